@@ -20,7 +20,8 @@ from shardwise.predict import predict
 from shardwise.rules import find_errors
 from shardwise.train.checkpoint.folder import COMPLETE, CheckpointFolder
 from shardwise.train.checkpoint.origin import FACTS, origin_facts, require_continuable
-from shardwise.train.data.documents import read_documents
+from shardwise.train.data.documents import read_rows
+from shardwise.train.data.examples import example_of
 from shardwise.train.data.indexed_tokens import HEADER, MAGIC, read_indexed_tokens
 from shardwise.train.failure.diagnose import diagnose
 from shardwise.train.failure.flight_recorder import num_collectives, waiting_collective
@@ -389,14 +390,14 @@ READERS = (
         file="corpus.jsonl",
         content=lines({"text": "one"}, {"text": "two"}),
         damage=damaged_json,
-        read=lambda path: list(read_documents(path)),
+        read=lambda path: [example_of(row, field="text") for row in read_rows(path)],
     ),
     Reader(
         name="packed documents",
         file="corpus.jsonl.gz",
         content=gzip.compress(as_json({"text": "one"})),
         damage=damaged_gzip,
-        read=lambda path: list(read_documents(path)),
+        read=lambda path: [example_of(row, field="text") for row in read_rows(path)],
     ),
     Reader(
         name="origin of a checkpoint",

@@ -164,7 +164,7 @@ def test_the_recipe_that_a_run_keeps_is_the_same_run(desk, monkeypatch):
     kept = desk / "run" / "recipe.json"
     document = json.loads(kept.read_text(encoding="utf-8"))
     jsonschema.validate(document, recipe_schema())
-    assert document["data"] == {"data": str(desk / "notes.txt"), "packing": "documents"}
+    assert document["data"] == {"data": [str(desk / "notes.txt")], "packing": "documents"}
     assert document["run"] == {"steps": 5, "out": str(desk / "run")}
     (desk / "elsewhere").mkdir()
     monkeypatch.chdir(desk / "elsewhere")

@@ -13,7 +13,7 @@ from shardwise.cli.train_options import NUMBERS
 
 PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
 PROCESSORS = Path(__file__).parents[2] / "examples" / "two-cores.toml"
-TITLES = ("run", "data", "optimizer", "checkpoints", "watch")
+TITLES = ("run", "data", "validation", "optimizer", "checkpoints", "watch")
 TRAINING = Path(__file__).parents[2] / "docs" / "training.md"
 
 
@@ -76,6 +76,27 @@ def test_the_page_on_training_says_every_range():
         (["--data-field", "body"], "--data-field does nothing without --data"),
         (["--packing", "documents"], "--packing does nothing without --data"),
         (["--mask-documents"], "--mask-documents does nothing without --data"),
+        (["--loss-on", "all"], "--loss-on does nothing without --data"),
+        (
+            ["--overlong", "drop", "--data", "a.txt", "--packing", "stream"],
+            "--overlong does nothing where rows are joined and cut anywhere",
+        ),
+        (["--validate-every", "5"], "--validate-every does nothing without validation data"),
+        (["--validation", "a.txt"], "--validation does nothing without --validate-every"),
+        (["--patience", "5"], "--patience does nothing without --validate-every"),
+        (["--generate", "a.txt"], "--generate does nothing without --validate-every"),
+        (
+            ["--validation-fraction", "0.1", "--validation", "a.txt", "--validate-every", "5"],
+            "--validation-fraction does nothing beside --validation",
+        ),
+        (
+            ["--validation-fraction", "0.1", "--validate-every", "5"],
+            "--validation-fraction does nothing without --data",
+        ),
+        (
+            ["--generate-tokens", "5", "--validation", "a.txt", "--validate-every", "5"],
+            "--generate-tokens does nothing without --generate",
+        ),
         (["--mean-document-len", "16"], "--mean-document-len does nothing without documents that are kept apart"),
         (
             ["--mean-document-len", "16", "--data", "a.txt"],

@@ -106,16 +106,22 @@ TRAINING = {
     "epoch",
     "exit_code",
     "pid",
+    "best_loss",
+    "best_step",
     "every_steps",
+    "first_loss",
     "format_version",
     "gradient_norm",
     "epsilon",
+    "last_loss",
     "learning_rate",
     "loss",
     "next_position",
     "original_seq_len",
     "seed",
     "step",
+    "validation_loss",
+    "validation_perplexity",
 }
 
 PURE_NUMBERS = DEGREES | MODEL_SHAPE | RECIPE | COUNTS | POSITIONS | TRAINING

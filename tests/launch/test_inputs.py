@@ -138,7 +138,7 @@ SAME = ["--resume", "made", "--data", "a.txt"]
     [
         (["--seed", "7"], "data-changed", "seed was 0, now it is 7"),
         (["--no-shuffle"], "data-changed", "is_shuffled was True, now it is False"),
-        (["--data", "b.txt"], "data-changed", "fingerprint was stream/"),
+        (["--data", "synthetic", "--data", "b.txt"], "data-changed", "fingerprint was stream/"),
         (["--seq-len", "32"], "data-changed", "num_samples was 1, now it is 2"),
         (["--data", "synthetic"], "data-changed", "num_samples was 1, now it is 1099511627776"),
         (["--optimizer", "lion"], "checkpoint-mismatch", "holds the states of adamw"),

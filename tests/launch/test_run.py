@@ -58,7 +58,7 @@ ENDS_WELL = """
 from pathlib import Path
 folder = Path({folder!r})
 (folder / "metrics.jsonl").write_text("".join(f'{{{{"step": {{n}}}}}}\\n' for n in range(1, {last} + 1)))
-(folder / "measurement.json").write_text("{{}}")
+(folder / "measurement.json").write_text({measured!r})
 """
 
 
@@ -66,8 +66,8 @@ folder = Path({folder!r})
 def processes_that_end_well_after(tmp_path, monkeypatch):
     """Makes every run a process that says so many steps were done, and returns the job."""
 
-    def make(last):
-        program = ENDS_WELL.format(folder=str(tmp_path), last=last)
+    def make(last, measured="{}"):
+        program = ENDS_WELL.format(folder=str(tmp_path), last=last, measured=measured)
         monkeypatch.setattr(run, "starting_words", lambda job, forks: [sys.executable, "-c", program])
         return replace(make_job(num_steps=4), run_folder=str(tmp_path))
 
@@ -79,6 +79,11 @@ def test_a_run_whose_ranks_heard_a_signal_alone_is_no_success(processes_that_end
     with pytest.raises(StoppedError, match="the run was stopped by SIGTERM") as caught:
         run_job(job, on_step=lambda record: steps.append(record["step"]))
     assert (steps, caught.value.exit_code) == ([1, 2, 3], 143)
+
+
+def test_a_run_that_its_validations_ended_early_is_one(processes_that_end_well_after):
+    job = processes_that_end_well_after(3, measured='{"validation": {"ended_early": true}}')
+    assert run_job(job, on_step=lambda record: None) == {"validation": {"ended_early": True}}
 
 
 def test_a_run_that_did_all_of_its_steps_is_one(processes_that_end_well_after):

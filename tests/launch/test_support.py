@@ -9,10 +9,17 @@ from shapes import plan
 from shardwise.errors import PlanError
 from shardwise.families import read_model
 from shardwise.launch.run import run_job
-from shardwise.launch.support import GAPS, require_attention, require_base, require_documents, require_supported
+from shardwise.launch.support import (
+    GAPS,
+    require_attention,
+    require_base,
+    require_documents,
+    require_generation,
+    require_supported,
+)
 from shardwise.layout import Layout
 from shardwise.recipe import Adapter
-from shardwise.train.job import CheckpointSpec, DataSpec
+from shardwise.train.job import CheckpointSpec, DataSpec, ValidationSpec
 from train.models import LLAMA, make_job
 
 MODEL = read_model("llama-3.1-8b")
@@ -109,6 +116,19 @@ def test_a_plan_of_packed_documents_is_run_with_documents_kept_apart(data, is_ke
     with pytest.raises(PlanError) as raised:
         require_documents(job)
     assert raised.value.code == "train-documents"
+
+
+@pytest.mark.parametrize(("layout", "can"), [({"tp": 2}, True), ({"pp": 2}, False), ({"cp": 2}, False)], ids=str)
+def test_prompts_are_continued_where_ranks_have_whole_sequences_and_the_whole_model(layout, can):
+    job = make_job(layout=layout, chunk_layers=(2, 2) if "pp" in layout else ())
+    require_generation(job)
+    asked = replace(job, validation=ValidationSpec(source="a.txt", every_steps=5, prompts="prompts.txt"))
+    if can:
+        require_generation(asked)
+        return
+    with pytest.raises(PlanError, match="writes nothing after prompts under") as raised:
+        require_generation(asked)
+    assert raised.value.code == "train-generate"
 
 
 @pytest.mark.parametrize("adapter", get_args(Adapter))

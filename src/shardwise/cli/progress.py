@@ -51,12 +51,13 @@ def step_bar(*, total: int, label: str = "") -> Iterator[Callable[[Mapping[str, 
     with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         task = bar.add_task(f"{label}starting", total=total)
 
-        exposed = ""
+        exposed = validation = ""
 
         def show(record: Mapping[str, object]) -> None:
-            nonlocal exposed
-            exposed = _exposed_text(record) or exposed
-            bar.update(task, completed=float(str(record["step"])), description=label + _step_text(record) + exposed)
+            nonlocal exposed, validation
+            exposed, validation = _exposed_text(record) or exposed, _validation_text(record) or validation
+            said = label + _step_text(record) + exposed + validation
+            bar.update(task, completed=float(str(record["step"])), description=said)
 
         yield show
 
@@ -89,6 +90,12 @@ def _skipped_text(record: Mapping[str, object]) -> str:
     """The number of steps that fp16 skipped so far, and the loss scale; empty while none was skipped."""
     num_skipped, ratio = record.get("num_skipped_steps"), record.get("loss_scale_ratio")
     return f"  {num_skipped} skipped, scale {ratio:,g}" if num_skipped and isinstance(ratio, float) else ""
+
+
+def _validation_text(record: Mapping[str, object]) -> str:
+    """The validation loss after a step that was followed by a validation; empty for the others."""
+    loss = record.get("validation_loss")
+    return f"  validation {loss:.3f}" if isinstance(loss, float) else ""
 
 
 def _exposed_text(record: Mapping[str, object]) -> str:

@@ -29,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the folder and say what it holds."""
     from shardwise.cli.progress import waiting
     from shardwise.render.json_text import json_text
-    from shardwise.train.data.documents import find_documents
     from shardwise.train.data.prepare import tokenise
+    from shardwise.train.data.sources import parse_source, source_files
     from shardwise.train.data.tokenizer import open_tokenizer
 
     out: Path = arguments.out
@@ -38,10 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise OutputError(f"'{out}' exists already", code="output-exists", fix="choose another name")
     if not out.parent.is_dir():
         raise OutputError(f"there is no folder '{out.parent}'", code="output-path", fix="choose an existing folder")
-    files = [file for path in arguments.input for file in find_documents(path)]
+    sources = [parse_source(str(path)) for path in arguments.input]
+    for source in sources:
+        source_files(source)
     tokenizer = open_tokenizer(arguments.tokenizer)
     with waiting("tokenising"):
-        summary = tokenise(files, out, tokenizer=tokenizer, field=arguments.data_field)
+        summary = tokenise(sources, out, tokenizer=tokenizer, field=arguments.data_field)
     write_note(f"wrote {out}")
     if arguments.is_json:
         write_line(json_text({"schema": "shardwise.tokens/1", **asdict(summary)}))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.ask.idle_options import require_read
 from shardwise.cli.command import EXIT_OK
+from shardwise.cli.data_options import data_spec
 from shardwise.cli.optimizer_options import given_optimizer
 from shardwise.cli.options import (
     add_calibration_option,
@@ -28,6 +29,7 @@ from shardwise.cli.output import stdout_style, write_line, write_note
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.recipe_file import keep_recipe, without_idle
 from shardwise.cli.train_options import NUM_KEPT, RUN_ROWS, add_run_options
+from shardwise.cli.validation_options import validation_spec
 
 if TYPE_CHECKING:
     from shardwise.errors import ShardwiseError
@@ -87,13 +89,18 @@ def run(arguments: argparse.Namespace) -> int:
     require_free(job)
     if is_here:
         _require_surroundings(plan, job, arguments)
+    said: tuple[str, ...] = ()
     sees_paths = plan.cluster.num_nodes == 1  # a command for many nodes may name what only they can see
     require_inputs(job, shapes, sees_paths=sees_paths)
     if sees_paths:
         with waiting("reading the data"):
-            if is_here:
-                prepare_data(job)
+            if is_here or arguments.shows_batch:
+                said = prepare_data(job)
             require_resumed_data(job)
+    for sentence in said:
+        write_note(sentence)
+    if arguments.shows_batch:
+        return _print_batch(job, arguments)
     if not is_here:
         seen = look_around(plan, job)
         with gone_when_refused(folder):
@@ -115,6 +122,17 @@ def _naming(source: str) -> Iterator[None]:
         yield
     except ModelError as error:
         raise ModelError(f"{source}: {error.message}", code=error.code, fix=error.fix) from error
+
+
+def _print_batch(job: "Job", arguments: argparse.Namespace) -> int:
+    from shardwise.launch.shown_batch import shown_batch
+    from shardwise.render.json_answers import batch_object
+    from shardwise.render.json_text import json_text
+    from shardwise.render.text_batch import batch_text
+
+    samples = shown_batch(job)
+    write_line(json_text(batch_object(samples)) if arguments.is_json else batch_text(samples))
+    return EXIT_OK
 
 
 def _print_lint(plan: "Plan", arguments: argparse.Namespace) -> int:
@@ -157,7 +175,7 @@ def _checked_job(
     from shardwise.launch.buildable import model_shapes
     from shardwise.launch.patterns import require_patterns
     from shardwise.launch.request import make_job
-    from shardwise.launch.support import require_attention, require_documents
+    from shardwise.launch.support import require_attention, require_documents, require_generation
     from shardwise.train.divisible import require_divisible
 
     request = _request(arguments, folder=folder.resolve())
@@ -166,6 +184,7 @@ def _checked_job(
         require_attention(job)
         require_documents(job)
         require_divisible(job)
+        require_generation(job)
         shapes = model_shapes(job)
         require_patterns(job, shapes)
         return job, shapes
@@ -204,7 +223,7 @@ def _lint(plan: "Plan", job: "Job | None", arguments: argparse.Namespace) -> "tu
 def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
     from shardwise.launch.request import TrainRequest
     from shardwise.launch.surroundings import uses_gpus
-    from shardwise.train.job import CheckpointSpec, DataSpec, WatchSpec
+    from shardwise.train.job import CheckpointSpec, WatchSpec
     from shardwise.train.pretrained.files import weights_digest
 
     saves = arguments.checkpoint_every is not None or arguments.export is not None
@@ -219,15 +238,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
         implementation=arguments.implementation,
         timeout_s=arguments.timeout,
         num_restarts=arguments.restarts,
-        data=DataSpec(
-            source="synthetic" if arguments.data is None else str(Path(arguments.data).resolve()),
-            tokenizer=_absolute(arguments.tokenizer),
-            field=arguments.data_field,
-            packing=arguments.packing,
-            crosses_documents=arguments.crosses_documents,
-            seed=arguments.seed,
-            is_shuffled=arguments.is_shuffled,
-        ),
+        data=data_spec(arguments),
         checkpoint=CheckpointSpec(
             folder=_absolute(states) if saves else None,
             every_steps=arguments.checkpoint_every or 0,
@@ -247,6 +258,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             has_memory_snapshot=arguments.has_memory_snapshot,
             tensorboard=_absolute(arguments.tensorboard),
         ),
+        validation=validation_spec(arguments),
     )
 
 

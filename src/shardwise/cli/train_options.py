@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import get_args
 
 from shardwise.ask.idle_options import ROUTING_ROW, IdleOption, IsIdle
+from shardwise.cli.data_options import DATA_ROWS, add_data_options
 from shardwise.cli.number_range import MANY_STEPS, NumberRange, add_number
 from shardwise.cli.optimizer_options import OPTIMIZER_NUMBERS, OPTIMIZER_ROWS, add_optimizer_options
+from shardwise.cli.validation_options import VALIDATION_NUMBERS, VALIDATION_ROWS, add_validation_options
 from shardwise.plan import Plan
-from shardwise.train.job import DeviceKind, Implementation, Packing
+from shardwise.train.job import DeviceKind, Implementation
 
 __all__ = ["NUMBERS", "NUM_KEPT", "RUN_ROWS", "add_run_options"]
 
@@ -16,7 +18,6 @@ MAX_SEED = 9_223_372_036_854_775_807
 """The largest that torch takes."""
 NUM_KEPT = 2
 """Checkpoints without --keep: one may turn out to be worthless."""
-TEXT_FIELD = "text"
 LONG_S = 10_000_000
 """Nearly four months."""
 _PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; traces stay in the run folder"
@@ -40,6 +41,7 @@ NUMBERS = {
     "--steps": NumberRange(min_value=1, max_value=MANY_STEPS),
     "--seed": NumberRange(min_value=0, max_value=MAX_SEED),
     **OPTIMIZER_NUMBERS,
+    **VALIDATION_NUMBERS,
     "--timeout": NumberRange(min_value=1, max_value=LONG_S, is_whole=False),
     "--profile-every": NumberRange(min_value=1, max_value=MANY_STEPS),
     "--checkpoint-every": NumberRange(min_value=1, max_value=MANY_STEPS),
@@ -55,14 +57,6 @@ def _saves_at_no_step(arguments: argparse.Namespace, _: Plan) -> bool:
 
 def _saves_nothing(arguments: argparse.Namespace, _: Plan) -> bool:
     return arguments.checkpoint_every is None and arguments.export is None
-
-
-def _has_made_up_data(arguments: argparse.Namespace, _: Plan) -> bool:
-    return arguments.data is None
-
-
-def _sees_across_documents(arguments: argparse.Namespace, _: Plan) -> bool:
-    return arguments.data is None or bool(arguments.packing == "stream" and arguments.crosses_documents)
 
 
 def _resumes_all_weights(arguments: argparse.Namespace, plan: Plan) -> bool:
@@ -124,17 +118,6 @@ def _of_saving(
     )
 
 
-def _of_data(option: str, *, dest: str = "", default: object = None) -> IdleOption:
-    return IdleOption(
-        option=option,
-        dest=dest,
-        default=default,
-        is_idle=_has_made_up_data,
-        beside="without --data",
-        missing="--data PATH",
-    )
-
-
 PLANNED_ROWS = (
     IdleOption(option="--schedule", is_idle=_has_no_pipeline, beside="without a pipeline", missing="--pp 2"),
     IdleOption(
@@ -161,16 +144,6 @@ RUN_ROWS = (
     _of_saving("--keep"),
     _of_saving("--restarts", default=0),
     _of_saving("--checkpoints", is_idle=_saves_nothing),
-    _of_data("--tokenizer"),
-    _of_data("--data-field", default=TEXT_FIELD),
-    _of_data("--packing", default="stream"),
-    _of_data("--mask-documents", dest="crosses_documents", default=True),
-    IdleOption(
-        option="--mean-document-len",
-        is_idle=_sees_across_documents,
-        beside="without documents that are kept apart",
-        missing="--data PATH --mask-documents",
-    ),
     IdleOption(option="--weights", is_idle=_resumes_all_weights, beside="beside --resume without --adapter"),
     *(
         IdleOption(
@@ -192,6 +165,8 @@ RUN_ROWS = (
         )
     ),
     *OPTIMIZER_ROWS,
+    *DATA_ROWS,
+    *VALIDATION_ROWS,
     *PLANNED_ROWS,
 )
 """Options of ``train`` that belong to another one, or to something in the plan."""
@@ -214,7 +189,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_number(run, NUMBERS, "--timeout", default=600.0, metavar="SECONDS", text=_TIMEOUT_HELP)
     run.add_argument("--dry-run", action="store_true", dest="is_dry", help=_DRY_HELP)
     run.add_argument("--lint", action="store_true", dest="is_lint", help=_LINT_HELP)
-    _add_data_options(parser.add_argument_group("data"))
+    add_data_options(parser.add_argument_group("data"))
+    add_validation_options(parser.add_argument_group("validation"))
     add_optimizer_options(parser.add_argument_group("optimizer"))
     _add_checkpoint_options(parser.add_argument_group("checkpoints"))
     _add_watch_options(parser.add_argument_group("watch"))
@@ -224,39 +200,6 @@ def _add_watch_options(watch: "argparse._ArgumentGroup") -> None:
     add_number(watch, NUMBERS, "--profile-every", default=None, metavar="N", text=_PROFILE_HELP)
     watch.add_argument("--memory-snapshot", action="store_true", dest="has_memory_snapshot", help=_SNAPSHOT_HELP)
     watch.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's events there as well")
-
-
-def _given_data(text: str) -> str | None:
-    """The path; nothing for the word "synthetic" where no file or folder is called so."""
-    return text if text != "synthetic" or Path(text).exists() else None
-
-
-def _add_data_options(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "--data",
-        type=_given_data,
-        metavar="PATH",
-        help="text, JSON Lines or Parquet, a folder of them, or tokens.bin with tokens.idx (default: made-up tokens)",
-    )
-    group.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json or a model's folder (default: bytes)")
-    group.add_argument(
-        "--data-field", default=TEXT_FIELD, metavar="NAME", help="key or column of the text (default: text)"
-    )
-    group.add_argument(
-        "--packing",
-        choices=get_args(Packing),
-        default="stream",
-        help="cut all documents joined, or keep each whole and pad (default: stream)",
-    )
-    group.add_argument(
-        "--mask-documents",
-        action="store_false",
-        dest="crosses_documents",
-        help="documents do not see each other, and none's first token is predicted from the one before",
-    )
-    group.add_argument(
-        "--no-shuffle", action="store_false", dest="is_shuffled", help="samples in the order of the data"
-    )
 
 
 def _add_checkpoint_options(group: "argparse._ArgumentGroup") -> None:

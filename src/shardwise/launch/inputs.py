@@ -11,7 +11,10 @@ from shardwise.step.held_weights import is_target
 from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.checkpoint.origin import origin_of, require_continuable
 from shardwise.train.data import DataRequest, SampleOrder, open_samples, require_readable
+from shardwise.train.data.prompts import read_prompts
+from shardwise.train.data.request import tokenizer_of
 from shardwise.train.data.state import require_same_data, state_at
+from shardwise.train.data.validation import validation_request
 from shardwise.train.decoder.shapes import Shape
 from shardwise.train.job import CheckpointSpec, Job, uses_transformers
 from shardwise.train.pretrained.files import base_name, files_by_tensor, require_whole
@@ -163,6 +166,16 @@ def _require_data(job: Job, _: Mapping[str, Shape] | None) -> None:
     require_readable(DataRequest(**asdict(job.data)), seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
 
 
+def _require_validation(job: Job, _: Mapping[str, Shape] | None) -> None:
+    """Return when the data that a run is judged by begin as they should, and there are prompts where some are named."""
+    request = validation_request(job)
+    if job.validation.source is not None:
+        require_readable(request, seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
+    if job.validation.prompts is not None:
+        tokenizer = tokenizer_of(request)
+        read_prompts(Path(job.validation.prompts), tokenizer=tokenizer, seq_len=job.recipe.seq_len)
+
+
 def _require_free_name(folder: Path, *, option: str) -> None:
     if folder.exists():
         raise CheckpointError(
@@ -192,4 +205,5 @@ CHECKS: tuple[Check, ...] = (
     _require_export,
     _require_places,
     _require_data,
+    _require_validation,
 )

@@ -15,6 +15,7 @@ from shardwise.rules.changes import describe_changes
 from shardwise.step.layer_placement import num_chunks, pipeline_stages
 from shardwise.step.native_engine import exchanges_gradients, is_native_engine, spreads_vocabulary
 from shardwise.train.data import DataRequest, prepare_samples
+from shardwise.train.data.validation import open_validation, validation_request
 from shardwise.train.job import (
     CheckpointSpec,
     DataSpec,
@@ -23,6 +24,7 @@ from shardwise.train.job import (
     Job,
     OptimizerSpec,
     Tuning,
+    ValidationSpec,
     WatchSpec,
 )
 
@@ -45,6 +47,7 @@ class TrainRequest:
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     tuning: Tuning = field(default_factory=Tuning)
     watch: WatchSpec = field(default_factory=lambda: WatchSpec(is_memory_sampled=True))
+    validation: ValidationSpec = field(default_factory=ValidationSpec)
 
 
 def require_native(plan: Plan) -> None:
@@ -90,6 +93,7 @@ def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None
         optimizer=_optimizer(plan, request),
         tuning=request.tuning,
         watch=request.watch,
+        validation=request.validation,
         model_flop_per_token=throughput.model_flop_per_step / plan.tokens_per_step if throughput else 0.0,
         peak_flop_per_s=throughput.peak_flop_per_s if throughput and _is_planned_device(plan, request) else None,
         mfu_convention=throughput.mfu_convention if throughput else "",
@@ -108,13 +112,22 @@ def _resolved(plan: Plan) -> Layout:
     return replace(plan.layout, spread_vocabulary=spreads, exchange_gradients=exchanges)
 
 
-def prepare_data(job: Job) -> None:
-    """Tokenise what the job reads unless it was before, so that its processes only map it.
+def prepare_data(job: Job) -> tuple[str, ...]:
+    """Tokenise what the job reads unless it was before, so that its processes only map it; returns what to say of it.
 
     Raises:
         DataError: the data cannot be used; better said before processes start.
     """
-    prepare_samples(DataRequest(**asdict(job.data)), seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
+    seq_len, vocab_size = job.recipe.seq_len, job.vocab_size
+    said = prepare_samples(DataRequest(**asdict(job.data)), seq_len=seq_len, vocab_size=vocab_size)
+    if job.validation.every_steps:
+        if job.validation.source is not None:
+            said += prepare_samples(validation_request(job), seq_len=seq_len, vocab_size=vocab_size)
+        num_samples = open_validation(job).num_samples
+        said += (
+            f"validation: {num_samples:,} sequences of {seq_len:,} tokens every {job.validation.every_steps} steps",
+        )
+    return said
 
 
 def _optimizer(plan: Plan, request: TrainRequest) -> OptimizerSpec:

@@ -140,11 +140,24 @@ def run_job(
         raise lost_keeper_error(job, lost)
     if process.returncode != 0 and not lost:
         raise _with_what_was_saved(_failure(job.folder, process.returncode, plan), job)
-    if step != job.num_steps:
+    measured: Mapping[str, object] = _measured(job)
+    if step != job.num_steps and not _ended_early(measured):
         # A signal reached a rank and not this process: all ranks saved and ended as they are asked to.
         raise stopped_error(job, signal.SIGTERM)
-    measured: Mapping[str, object] = json.loads((job.folder / MEASUREMENT_FILE).read_text(encoding="utf-8"))
     return measured
+
+
+def _measured(job: Job) -> Mapping[str, object]:
+    """The measurement in the run folder; nothing before the first one is written."""
+    path = job.folder / MEASUREMENT_FILE
+    found: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
+
+
+def _ended_early(measured: Mapping[str, object]) -> bool:
+    """Whether the validations brought so little that the run ended by itself."""
+    validation = measured.get("validation")
+    return isinstance(validation, Mapping) and bool(validation.get("ended_early"))
 
 
 @contextmanager

@@ -210,7 +210,7 @@ def _require_documents_apart(job: Job) -> None:
             f"{model_type}, as transformers computes it, reads on from one packed document into the next: it has a"
             " state, or takes no places or no mask of documents",
             code="train-documents",
-            fix="leave out --mask-documents, and --packing documents, or train a family that keeps documents apart",
+            fix="take --packing rows, or --packing stream without --mask-documents, or train another family",
         )
     if job.recipe.attention == "eager" or not uses_gpus(job.device):
         return
@@ -227,6 +227,23 @@ def _require_documents_apart(job: Job) -> None:
             f"{fields[dropout]}",
             code="train-documents",
             fix=f"set {dropout} to 0 in config.json, or attention to eager (--attention eager)",
+        )
+
+
+def require_generation(job: Job) -> None:
+    """Return when the layout can continue the prompts of a job, or there are none.
+
+    Raises:
+        PlanError: no rank sees whole sequences through the whole model.
+    """
+    layout = job.layout
+    axis = "pp" if layout.pp > 1 else "cp" if layout.cp > 1 else None
+    if job.validation.prompts is not None and axis is not None:
+        raise PlanError(
+            f"the native runtime writes nothing after prompts under {axis}={getattr(layout, axis)}: no rank has whole "
+            "sequences and the whole model",
+            code="train-generate",
+            fix=f"leave out --generate, or set {axis} to 1",
         )
 
 

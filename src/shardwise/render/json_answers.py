@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # a command imports the records of its own answer
     from shardwise.search.what_if import Sensitivity
 
 __all__ = [
+    "batch_object",
     "explanation_object",
     "findings_object",
     "judgement_object",
@@ -161,6 +162,11 @@ def learned_object(found: "LearnedCalibration") -> dict[str, object]:
         **json_object(found, "residuals=calibration.residuals changes"),
         "worse": [f"{change.run}: {change.quantity}" for change in found.worse],
     }
+
+
+def batch_object(samples: Sequence[object]) -> dict[str, object]:
+    """Sequences of a run's first batch."""
+    return {"schema": "shardwise.batch/1", "sequences": [json_object(sample) for sample in samples]}
 
 
 def lint_object(findings: Sequence[object]) -> dict[str, object]:

@@ -87,6 +87,8 @@ KEYS: Mapping[str, str] = {
     "ErrorSummary": "*",
     "FitSummary": "name num_rows correct_fraction num_fits_right num_fits_wrong num_oom_wrong num_oom_right",
     "LintFinding": "*",
+    "ShownPart": "*",
+    "ShownSample": "*",
     "ReconciledRow": "quantity unit predicted=predicted_amount measured=measured_amount group signed_error_fraction"
     " low=low_amount high=high_amount is_in_band",
     "Reconciliation": "trainer=measured.trainer num_steps=measured.num_steps rows causes step_time_ratio"

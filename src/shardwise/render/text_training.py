@@ -81,8 +81,21 @@ def _parts(
     yield from utilisation_lines(used)
     loss = _part(measured, "loss")
     yield Text(f"loss {_number(loss, 'first'):.4f} -> {_number(loss, 'last'):.4f}")
+    yield from _validation_lines(_part(measured, "validation"))
     yield from _skipped_lines(_part(measured, "loss_scale"))
     yield Text(f"run folder {folder}", overflow="fold", no_wrap=False)
+
+
+def _validation_lines(validation: Mapping[str, object]) -> Iterator[RenderableType]:
+    """What the validations showed; nothing where there were none."""
+    if validation.get("num_validations"):
+        first, last, best = (_number(validation, f"{name}_loss") for name in ("first", "last", "best"))
+        yield Text(
+            f"validation loss {first:.4f} -> {last:.4f}, best {best:.4f} (perplexity "
+            f"{_number(validation, 'best_perplexity'):,.4g}) after step {validation.get('best_step')}"
+        )
+    if validation.get("ended_early"):
+        yield Text("the run ended early, as the validation loss fell no more (--patience)")
 
 
 def _skipped_lines(loss_scale: Mapping[str, object]) -> Iterator[RenderableType]:

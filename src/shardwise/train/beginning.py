@@ -18,7 +18,7 @@ def beginning(job: Job) -> dict[str, object]:
         "adapters": None if not has_adapters else "random" if adapters_path is None else "checkpoint",
         "adapters_path": adapters_path,
         "tokens": "synthetic" if is_synthetic else "files",
-        "tokens_path": None if is_synthetic else job.data.source,
+        "tokens_path": None if is_synthetic else job.data.source_text,
         "in_words": words_of(job),
     }
 
@@ -35,7 +35,7 @@ def words_of(job: Job) -> dict[str, str]:
     return {
         "weights": weights,
         **({"adapters": f"go on from {adapters_path}"} if adapters_path else {}),
-        "tokens": made_up if job.data.is_synthetic else job.data.source,
+        "tokens": made_up if job.data.is_synthetic else job.data.source_text,
     }
 
 

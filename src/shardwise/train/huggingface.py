@@ -81,10 +81,26 @@ class TransformersDecoder(nn.Module):
         """Give tables such as rotary frequencies the values that the class of the family gives them."""
         fill_as_family(self.untouched[0], self, device=device, has_buffers_alone=True)
 
-    def forward(self, ids_BS: Tensor, labels_BS: Tensor, document_places_BS: Tensor | None = None) -> Tensor:
-        """The summed loss of all tokens that have a label, in fp32; with places, documents see themselves alone."""
+    def forward(
+        self,
+        ids_BS: Tensor,
+        labels_BS: Tensor | None = None,
+        document_places_BS: Tensor | None = None,
+        next_after_B: Tensor | None = None,
+    ) -> Tensor:
+        """The summed loss of all tokens that have a label, in fp32; with places, documents see themselves alone.
+
+        ``next_after_B`` asks for the likeliest token after one place of each sequence instead.
+        """
         options = {} if document_places_BS is None else _apart(self.whole[0], document_places_BS, self.compute_dtype)
         given_BS_ = self.whole[0](input_ids=ids_BS, use_cache=False, **options).logits
+        if next_after_B is not None:
+            given_BV = given_BS_[torch.arange(ids_BS.size(0), device=ids_BS.device), next_after_B]
+            if self.plain_head is not None:
+                weight_VD = self.get_submodule(self.plain_head).get_parameter("weight")
+                given_BV = given_BV.to(weight_VD.dtype) @ weight_VD.t()
+            return given_BV.float().argmax(dim=1)
+        assert labels_BS is not None
         if self.plain_head is not None:
             weight_VD = self.get_submodule(self.plain_head).get_parameter("weight")
             return summed_token_loss(given_BS_.flatten(0, 1), weight_VD, labels_BS.flatten(), settings=self.settings)

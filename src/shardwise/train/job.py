@@ -18,7 +18,9 @@ JOB_SCHEMA = "shardwise.job/1"
 JOB_FILE = "job.json"
 Implementation = Literal["auto", "shardwise", "transformers"]
 DeviceKind = Literal["auto", "cuda", "cpu"]
-Packing = Literal["stream", "documents"]
+Packing = Literal["stream", "documents", "rows"]
+LossOn = Literal["completions", "all"]
+Overlong = Literal["cut", "truncate", "drop"]
 Decay = Literal["constant", "linear", "cosine", "wsd"]
 
 
@@ -27,10 +29,14 @@ class DataSpec:
     """Where the tokens come from; the fields of ``data.DataRequest``."""
 
     source: str = "synthetic"
+    more_sources: tuple[str, ...] = ()
     tokenizer: str | None = None
     field: str = "text"
     packing: Packing = "stream"
     crosses_documents: bool = True
+    loss_on: LossOn = "completions"
+    overlong: Overlong = "cut"
+    held_out_fraction: float = 0.0
     seed: int = 0
     is_shuffled: bool = True
 
@@ -40,9 +46,15 @@ class DataSpec:
         return self.source == "synthetic"
 
     @property
+    def source_text(self) -> str:
+        """All sources, as a sentence names them."""
+        return " and ".join((self.source, *self.more_sources))
+
+    @property
     def masks_documents(self) -> bool:
         """Whether attention stops at the ends of packed documents."""
-        return not self.is_synthetic and (self.packing == "documents" or not self.crosses_documents)
+        is_packed = self.packing == "documents" or (self.packing == "stream" and not self.crosses_documents)
+        return not self.is_synthetic and is_packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +130,21 @@ class WatchSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationSpec:
+    """What a run is judged by while it trains."""
+
+    source: str | None = None
+    """Data of the same kind as the run's; ``None`` takes what :attr:`DataSpec.held_out_fraction` keeps."""
+    every_steps: int = 0
+    """Steps from one validation to the next; 0 never validates."""
+    num_patience: int = 0
+    """Validations in a row without a lower loss after which the run ends; 0 never ends it."""
+    prompts: str | None = None
+    """A file of prompts that the model continues at every validation."""
+    max_new_tokens: int = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One training run as its workers see it."""
 
@@ -146,6 +173,7 @@ class Job:
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     tuning: Tuning = field(default_factory=Tuning)
     watch: WatchSpec = field(default_factory=WatchSpec)
+    validation: ValidationSpec = field(default_factory=ValidationSpec)
     model_flop_per_token: float = 0.0
     """FLOP per token for MFU: forward and backward without recomputation, as the prediction counts them."""
     peak_flop_per_s: float | None = None
@@ -203,11 +231,12 @@ def job_from_json(document: Mapping[str, Any]) -> Job:
     parts: dict[str, Any] = {
         "layout": Layout(**layout),
         "recipe": Recipe(**values["recipe"]),
-        "data": DataSpec(**values["data"]),
+        "data": DataSpec(**{**values["data"], "more_sources": tuple(values["data"].get("more_sources", ()))}),
         "checkpoint": CheckpointSpec(**values["checkpoint"]),
         "optimizer": _optimizer_spec(values["optimizer"]),
         "tuning": Tuning(**values["tuning"]),
         "watch": WatchSpec(**values.get("watch", {})),
+        "validation": ValidationSpec(**values.get("validation", {})),
         "chunk_layers": tuple(values["chunk_layers"]),
     }
     return Job(**{**values, **parts})

@@ -39,6 +39,7 @@ from shardwise.train.passes import Passes, make_passes
 from shardwise.train.sampling import Sampler, sample_object
 from shardwise.train.scaling import LossScale
 from shardwise.train.tensor_parallel import partly_trained
+from shardwise.train.validation import Validation, Validator, make_validator, perplexity
 
 GARBAGE_STEPS = 50
 
@@ -80,11 +81,15 @@ class Trainer:
     """Whether this rank was asked to stop after the step it is in."""
     sampler: Sampler | None = None
     """Looks into some of the steps."""
+    validator: Validator | None = None
+    """Looks at other data after some of the steps."""
 
     def states(self) -> dict[str, Stateful]:
         """Every state that a checkpoint holds, by name."""
-        scaling: dict[str, Stateful] = {"scale": self.scale} if self.scale.is_active else {}
-        return scaling | {
+        also: dict[str, Stateful] = {"scale": self.scale} if self.scale.is_active else {}
+        if self.validator is not None:
+            also["validation"] = self.validator.state
+        return also | {
             "model": ModelStates(self.trained, untrained=self._untrained()),
             "optimizer": OptimizerStates(self.trained, self.optimizer),
             "data": self.source,
@@ -172,6 +177,7 @@ def make_trainer(
         optimizer=optimizer,
         passes=passes,
         source=source,
+        validator=make_validator(job, mesh, built, passes, device),
         scale=LossScale.of(job.recipe.precision),
         ends=pipeline_ends(mesh) if job.model_config.get("tie_word_embeddings") else None,
     )
@@ -195,22 +201,25 @@ def train(
     collect_garbage_together(0)
     start = clock.now()
     waiting: Callable[[], tuple[StepRecord, bool]] | None = None
-    is_stopping = False
+    validator = trainer.validator
+    is_stopping = validator is not None and validator.is_patience_over
     while trainer.progress.step < job.num_steps and not is_stopping:
         sums, watched_s = _take_step(trainer)
         collect_garbage_together(trainer.progress.step)
         end = clock.now()
+        found = _validated(trainer)
         ready = [waiting] if waiting is not None else []
         seconds = partial(clock.seconds, start, end) if watched_s is None else partial(float, watched_s)
-        waiting = _record_later(trainer, sums, seconds)
-        if wants_record(trainer.progress.step):
+        waiting = _record_later(trainer, sums, seconds, found)
+        if wants_record(trainer.progress.step) or found is not None:
             ready, waiting = [*ready, waiting], None
-        start = end
+        start = end if found is None else clock.now()
         for read in ready:
             record, was_asked = read()
             is_stopping = is_stopping or was_asked
             on_step(record)
         after_step(trainer.progress.step)
+        is_stopping = is_stopping or (validator is not None and validator.is_patience_over)
     if waiting is not None:
         on_step(waiting()[0])
     gc.enable()
@@ -223,6 +232,12 @@ def _take_step(trainer: Trainer) -> tuple[StepSums, float | None]:
     return trainer.sampler.run(trainer.progress.step + 1, trainer.step)
 
 
+def _validated(trainer: Trainer) -> Validation | None:
+    """What the validation after this step found, if there is one."""
+    validator, step = trainer.validator, trainer.progress.step
+    return validator.run(step) if validator is not None and validator.is_due(step) else None
+
+
 def collect_garbage_together(step: int) -> None:
     """Look for garbage every ``GARBAGE_STEPS``, when all ranks do: one that pauses alone holds up the others."""
     if step == 0:
@@ -232,7 +247,7 @@ def collect_garbage_together(step: int) -> None:
 
 
 def _record_later(
-    trainer: Trainer, sums: StepSums, seconds: Callable[[], float]
+    trainer: Trainer, sums: StepSums, seconds: Callable[[], float], found: Validation | None
 ) -> Callable[[], tuple[StepRecord, bool]]:
     """Reads the record of a step when it is called, and whether any rank was asked to stop."""
     job, step, scale = trainer.job, trainer.progress.step, replace(trainer.scale)
@@ -269,6 +284,8 @@ def _record_later(
             loss_scale_ratio=scale.ratio if scale.is_active else None,
             num_skipped_steps=scale.num_skipped_steps,
             num_skipped_in_a_row=scale.num_skipped_in_a_row,
+            validation_loss=found.loss if found else None,
+            validation_perplexity=perplexity(found.loss) if found else None,
         )
         return record, num_stopping > 0
 

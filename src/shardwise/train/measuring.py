@@ -17,6 +17,7 @@ from shardwise.train.loop import Trainer
 from shardwise.train.metrics import StepRecord, finite_only
 from shardwise.train.parameters import held_parameters, local_part, nbytes
 from shardwise.train.sampling import Looking, Sampler, sample_object
+from shardwise.train.validation import perplexity
 
 MEASUREMENT_SCHEMA = "shardwise.measurement/1"
 WARM_UP_STEPS = 3
@@ -57,6 +58,7 @@ def measurement_object(trainer: Trainer, records: list[StepRecord]) -> dict[str,
             {"first": records[0].loss if records else None, "last": records[-1].loss if records else None}
         ),
         "loss_scale": _loss_scale(trainer),
+        "validation": _validation(trainer),
         "environment": environment(trainer.device),
         "steps": [finite_only({"step": r.step, "loss": r.loss, "step_s": r.step_s}) for r in records],
     }
@@ -71,6 +73,26 @@ def _loss_scale(trainer: Trainer) -> dict[str, object] | None:
         "ratio": scale.ratio,
         "num_skipped_steps": scale.num_skipped_steps,
         "num_steps": trainer.progress.step,
+    }
+
+
+def _validation(trainer: Trainer) -> dict[str, object] | None:
+    """What the validations showed, and whether the run ended because they brought nothing more."""
+    validator = trainer.validator
+    if validator is None:
+        return None
+    state = validator.state
+    found = {
+        "first_loss": state.first_loss,
+        "last_loss": state.last_loss,
+        "best_loss": state.best_loss,
+        "best_perplexity": perplexity(state.best_loss),
+    }
+    return {
+        **finite_only(found),
+        "best_step": state.best_step,
+        "num_validations": state.num_validations,
+        "ended_early": validator.is_patience_over and trainer.progress.step < trainer.job.num_steps,
     }
 
 

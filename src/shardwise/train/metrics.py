@@ -47,6 +47,9 @@ class StepRecord:
     """Steps of the run so far whose gradients overflowed, so that nothing was updated."""
     num_skipped_in_a_row: int = 0
     """Skipped steps in a row up to this one; 0 after a step that was taken."""
+    validation_loss: float | None = None
+    """Loss per token of the validation data after the step, where it was looked at."""
+    validation_perplexity: float | None = None
 
 
 class Clock:

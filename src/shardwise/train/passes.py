@@ -13,7 +13,7 @@ from shardwise.train.decoder.model import Decoder
 from shardwise.train.job import Job
 from shardwise.train.loss import IGNORED_LABEL
 from shardwise.train.mesh import Mesh
-from shardwise.train.stages import make_schedule
+from shardwise.train.stages import Relay, make_schedule
 
 
 class Passes(Protocol):
@@ -23,7 +23,14 @@ class Passes(Protocol):
         """This rank's share of the summed loss and of the labelled tokens."""
 
 
-def make_passes(built: Built, job: Job, mesh: Mesh, *, device: torch.device) -> Passes:
+class EvaluatingPasses(Passes, Protocol):
+    """Passes that also go forward alone."""
+
+    def evaluate(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+        """This rank's share of the summed loss and of the labelled tokens of some micro-batches, without gradients."""
+
+
+def make_passes(built: Built, job: Job, mesh: Mesh, *, device: torch.device) -> EvaluatingPasses:
     """The passes of a layout."""
     if job.layout.pp > 1:
         return PipelinePasses(built, job, mesh, device=device)
@@ -72,6 +79,15 @@ class PlainPasses:
             num_tokens += (labels != IGNORED_LABEL).sum()
         return loss_sum / self.layout.tp, num_tokens / self.layout.tp
 
+    def evaluate(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+        """One forward after the other."""
+        sums = torch.zeros(2, device=self.placed.device, dtype=torch.float64)
+        for batch in batches:
+            ids, labels = self.placed.place(batch)
+            loss = self.model(ids, labels, **self.placed.document_places([batch]))
+            sums += torch.stack([loss.double(), (labels != IGNORED_LABEL).sum().double()])
+        return sums[0] / self.layout.tp, sums[1] / self.layout.tp
+
 
 class PipelinePasses:
     """All micro-batches through the stages, in the order of the schedule."""
@@ -83,6 +99,7 @@ class PipelinePasses:
         self.first = next((d for d in decoders if d.model.embed_tokens is not None), None)
         self.last = next((d for d in decoders if d.lm_head is not None), None)
         self.schedule = make_schedule(built.chunks, job=job, mesh=mesh, loss=self._loss)
+        self.relay = Relay(built.chunks, job=job, mesh=mesh)
 
     def run(self, batches: Sequence[Batch], *, unit_ratio: float) -> tuple[Tensor, Tensor]:
         """The stage with the embedding feeds the tokens, the one with the head knows the loss."""
@@ -100,6 +117,17 @@ class PipelinePasses:
         self.schedule.step(*inputs, target=labels, losses=losses, **places)
         loss_sum = torch.stack([loss.detach() for loss in losses]).sum() / unit_ratio
         return loss_sum / self.layout.tp, (labels != IGNORED_LABEL).sum() / self.layout.tp
+
+    def evaluate(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+        """From stage to stage; the one with the head knows the loss."""
+        sums = torch.zeros(2, device=self.placed.device, dtype=torch.float64)
+        for batch in batches:
+            ids, labels = self.placed.place(batch)
+            hidden = self.relay.forward(ids, **self.placed.document_places([batch]))
+            if self.last is not None and self.last.lm_head is not None:
+                loss = self.last.lm_head(hidden, labels)
+                sums += torch.stack([loss.double(), (labels != IGNORED_LABEL).sum().double()])
+        return sums[0] / self.layout.tp, sums[1] / self.layout.tp
 
     def _loss(self, hidden: Tensor, labels: Tensor) -> Tensor:
         assert self.last is not None and self.last.lm_head is not None  # noqa: PT018 - only the last stage asks

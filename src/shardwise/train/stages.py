@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
@@ -98,3 +98,34 @@ def make_schedule(
         held, job.num_microbatches, loss_fn=loss, scale_grads=False
     )
     return made
+
+
+class Relay:
+    """Takes one micro-batch forward through the chunks of all stages, each after the one before it.
+
+    Every schedule of torch goes back as well; its ``eval`` leaves that out, but never ends in V-shaped ones (2.13).
+    """
+
+    def __init__(self, chunks: tuple[nn.Module, ...], *, job: Job, mesh: Mesh) -> None:
+        layout = job.layout
+        self._own = mesh.rank("pp")
+        self._group = mesh.whole["pp"].get_group()
+        self._chunks = tuple(zip(chunk_indices(layout, self._own), chunks, strict=True))
+        owners = {index: stage for stage in range(layout.pp) for index in chunk_indices(layout, stage)}
+        self._owners = tuple(owners[index] for index in range(len(job.chunk_layers)))
+        self._hidden = _boundaries(job, is_first=False)[1]
+
+    def forward(self, ids_BS: Tensor, **places: Tensor) -> Tensor | None:
+        """What this rank's last chunk gives, which are the last hidden states where it is the model's."""
+        x: Tensor | None = None
+        for index, chunk in self._chunks:
+            source = self._owners[index - 1] if index else self._own
+            if index == 0:
+                x = ids_BS
+            elif source != self._own:
+                x = torch.empty(self._hidden.shape, dtype=self._hidden.dtype, device=ids_BS.device)
+                distributed.recv(x, group=self._group, group_src=source)
+            x = chunk(x, **places)
+            if index + 1 < len(self._owners) and self._owners[index + 1] != self._own:
+                distributed.send(x.contiguous(), group=self._group, group_dst=self._owners[index + 1])
+        return x

@@ -14,6 +14,8 @@ CURVES = {
     "learning_rate": "train/learning_rate",
     "loss_scale_ratio": "train/loss_scale_ratio",
     "num_skipped_steps": "train/num_skipped_steps",
+    "validation_loss": "validation/loss",
+    "validation_perplexity": "validation/perplexity",
     "step_s": "speed/step_s",
     "data_wait_s": "speed/data_wait_s",
     "tokens_per_s": "speed/tokens_per_s",

@@ -160,6 +160,8 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: All
         # Checkpoints of adapters hold no frozen weights, so a resumed run reads them here as well.
         load_base(trainer, Path(spec.initial_weights))
     trainer.progress.step = checkpoints.load(states)
+    if trainer.validator is not None and trainer.validator.state.best_step:
+        checkpoints.keep_best(trainer.validator.state.best_step)
     trainer.sampler = make_sampler(trainer)
     is_writer = dist.get_rank() == 0
     board = _open_board(job, trainer.progress.step) if job.watch.tensorboard and is_writer else None
@@ -172,7 +174,9 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: All
     def after_step(step: int) -> None:
         history.after_step(step)
         beat(step, "saving" if checkpoints.is_due(step) else "training")
-        checkpoints.after_step(step, states)
+        validator = trainer.validator
+        is_best = validator is not None and validator.state.best_step == step
+        checkpoints.after_step(step, states, is_best=is_best)
         beat(step, "training")
 
     beat(trainer.progress.step, "training")
@@ -279,13 +283,17 @@ def _way_back(spec: CheckpointSpec) -> str:
 def _export(trainer: Trainer) -> None:
     """Rank 0 writes the last checkpoint in the format of Hugging Face or of peft, and all wait for it.
 
-    A run that was stopped exports nothing: what it saved is no finished model.
+    A run that was stopped exports nothing: what it saved is no finished model. One that waits for better validations
+    exports the best of them.
     """
-    job, spec = trainer.job, trainer.job.checkpoint
-    if not (spec.export_folder and spec.folder) or trainer.progress.step < job.num_steps:
+    job, spec, validator = trainer.job, trainer.job.checkpoint, trainer.validator
+    has_ended = trainer.progress.step >= job.num_steps or (validator is not None and validator.is_patience_over)
+    if not (spec.export_folder and spec.folder) or not has_ended:
         return
     if dist.get_rank() == 0:
-        checkpoint, folder = find_checkpoint(Path(spec.folder)).path, Path(spec.export_folder)
+        folder = Path(spec.export_folder)
+        best = CheckpointFolder(Path(spec.folder)).best() if job.validation.num_patience else None
+        checkpoint = (best or find_checkpoint(Path(spec.folder))).path
         if spec.is_merged:
             base, factors = Path(str(spec.initial_weights)), adapter_tensors(checkpoint)
             names = transposed_names(trainer.built.decoders)

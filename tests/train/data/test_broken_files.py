@@ -7,16 +7,16 @@ import pytest
 
 from shardwise.cli.main import main
 from shardwise.errors import DataError
-from shardwise.train.data.documents import read_documents
 from shardwise.train.data.indexed_tokens import read_indexed_tokens
 from shardwise.train.data.tokenizer import open_tokenizer
+from train.data.reading import read_documents
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
 
 
 def refusal(path, **named) -> DataError:
     with pytest.raises(DataError) as refused:
-        list(read_documents(path, **named))
+        read_documents(path, **named)
     assert str(path) in refused.value.message
     return refused.value
 

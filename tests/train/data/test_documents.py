@@ -2,23 +2,22 @@ import builtins
 import gzip
 import json
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from shardwise.errors import DataError
-from shardwise.train.data.documents import PARAGRAPH_CHARS, find_documents, read_documents
+from shardwise.train.data.documents import PARAGRAPH_CHARS, find_documents
+from train.data.reading import read_documents
 
 
 def test_a_text_file_is_one_document(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\ntwo ü", encoding="utf-8")
-    assert list(read_documents(tmp_path / "a.txt")) == ["one\n\ntwo ü"]
+    assert read_documents(tmp_path / "a.txt") == ["one\n\ntwo ü"]
 
 
 def test_a_long_text_file_is_cut_at_line_ends_and_nothing_is_lost(tmp_path):
     text = "".join(f"line {number}\n" for number in range(200_000))
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
-    pieces = list(read_documents(tmp_path / "a.txt"))
+    pieces = read_documents(tmp_path / "a.txt")
     assert len(pieces) == len(text) // PARAGRAPH_CHARS + 1
     assert all(piece.endswith("\n") for piece in pieces)
     assert "".join(pieces) == text
@@ -28,17 +27,17 @@ def test_json_lines_are_documents_also_compressed(tmp_path):
     lines = "\n".join(json.dumps({"body": body, "n": 1}) for body in ("a", "b")) + "\n\n"
     (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8")
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    assert list(read_documents(tmp_path / "a.jsonl", field="body")) == ["a", "b"]
-    assert list(read_documents(tmp_path / "b.jsonl.gz", field="body")) == ["a", "b"]
+    assert read_documents(tmp_path / "a.jsonl", field="body") == ["a", "b"]
+    assert read_documents(tmp_path / "b.jsonl.gz", field="body") == ["a", "b"]
 
 
 def test_parquet_rows_are_documents(tmp_path):
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pa.table({"text": ["a", "", "b"], "n": [1, 2, 3]}), tmp_path / "a.parquet")
-    assert list(read_documents(tmp_path / "a.parquet")) == ["a", "", "b"]
+    assert read_documents(tmp_path / "a.parquet") == ["a", "", "b"]
     with pytest.raises(DataError, match="no column 'body'; it has text, n"):
-        list(read_documents(tmp_path / "a.parquet", field="body"))
+        read_documents(tmp_path / "a.parquet", field="body")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_a_line_whose_key_holds_no_text_says_what_it_holds(tmp_path, value, said
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"text": "good"}}\n{{"text": {value}, "body": "b"}}\n', encoding="utf-8")
     with pytest.raises(DataError) as refusal:
-        list(read_documents(path))
+        read_documents(path)
     assert refusal.value.message == f"{path}, line 2: 'text' is {said}, not text"
     assert refusal.value.fix.startswith("drop the lines without text")
 
@@ -61,7 +60,7 @@ def test_a_parquet_row_without_text_is_named(tmp_path):
     texts[1500] = None
     parquet.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
     with pytest.raises(DataError) as refusal:
-        list(read_documents(tmp_path / "a.parquet"))
+        read_documents(tmp_path / "a.parquet")
     assert refusal.value.message == f"{tmp_path / 'a.parquet'}, row 1501: there is no text in column 'text'"
     assert refusal.value.code == "data-field"
 
@@ -72,7 +71,7 @@ def test_an_empty_text_is_a_document_in_every_kind_of_file(tmp_path):
     parquet.write_table(pa.table({"text": ["a", "", "b"]}), tmp_path / "a.parquet")
     lines = "".join(json.dumps({"text": text}) + "\n" for text in ("a", "", "b"))
     (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8")
-    assert list(read_documents(tmp_path / "a.parquet")) == list(read_documents(tmp_path / "a.jsonl"))
+    assert read_documents(tmp_path / "a.parquet") == read_documents(tmp_path / "a.jsonl")
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
@@ -85,7 +84,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without_pyarrow)
     with pytest.raises(DataError, match="needs pyarrow") as refusal:
-        list(read_documents(tmp_path / "a.parquet"))
+        read_documents(tmp_path / "a.parquet")
     assert refusal.value.fix == "pip install 'shardwise[data]'"
 
 
@@ -101,14 +100,14 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
 def test_a_bad_line_is_named(tmp_path, line, says, code):
     (tmp_path / "a.jsonl").write_text(f'{{"text": "fine"}}\n{line}\n', encoding="utf-8")
     with pytest.raises(DataError, match=says) as refusal:
-        list(read_documents(tmp_path / "a.jsonl"))
+        read_documents(tmp_path / "a.jsonl")
     assert refusal.value.code == code
 
 
 def test_other_encodings_are_refused(tmp_path):
     (tmp_path / "a.txt").write_bytes("für".encode("latin-1"))
     with pytest.raises(DataError, match="is not UTF-8 text"):
-        list(read_documents(tmp_path / "a.txt"))
+        read_documents(tmp_path / "a.txt")
 
 
 def test_a_folder_is_read_in_the_order_of_names(tmp_path):
@@ -126,32 +125,3 @@ def test_paths_that_hold_nothing_are_refused(tmp_path):
         find_documents(tmp_path)
     with pytest.raises(DataError, match="of no kind that can be read"):
         find_documents(tmp_path / "a.pdf")
-
-
-CHATS = {
-    "messages": [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "because"}],
-    "conversations": [{"from": "human", "value": "why?"}, {"from": "gpt", "value": "because"}],
-}
-
-
-@pytest.mark.parametrize("name", CHATS)
-@pytest.mark.parametrize("is_asked", [True, False], ids=["asked for", "asked for text"])
-def test_a_conversation_in_json_lines_is_called_one_and_no_template_is_promised(tmp_path, name, is_asked):
-    (tmp_path / "chat.jsonl").write_text(json.dumps({name: CHATS[name]}) + "\n", encoding="utf-8")
-    with pytest.raises(DataError) as refused:
-        list(read_documents(tmp_path / "chat.jsonl", field=name if is_asked else "text"))
-    assert_calls_it_a_conversation(refused.value, name)
-
-
-@pytest.mark.parametrize("name", CHATS)
-def test_a_column_of_conversations_is_called_one(tmp_path, name):
-    parquet.write_table(pa.Table.from_pylist([{name: CHATS[name]}]), tmp_path / "chat.parquet")
-    with pytest.raises(DataError) as refused:
-        list(read_documents(tmp_path / "chat.parquet", field=name))
-    assert_calls_it_a_conversation(refused.value, name)
-
-
-def assert_calls_it_a_conversation(refused, name):
-    assert f"'{name}' is a conversation, and documents are plain text: no chat template is applied" in refused.message
-    assert refused.code == "data-field"
-    assert "apply_chat_template" in refused.fix

@@ -10,6 +10,7 @@ from shardwise.train.data import prepare
 from shardwise.train.data.indexed_tokens import read_indexed_tokens
 from shardwise.train.data.prepare import tokenise, tokenise_once
 from shardwise.train.data.request import DataRequest, open_samples
+from shardwise.train.data.sources import Source
 from shardwise.train.data.tokenizer import ByteTokenizer, open_tokenizer
 
 
@@ -61,7 +62,7 @@ def test_a_folder_without_tokenizer_and_a_file_that_is_none_are_refused(tmp_path
 
 
 def test_tokenising_writes_documents_and_a_summary(tmp_path):
-    summary = tokenise([corpus(tmp_path, "ab", "", "c")], tmp_path / "out", tokenizer=ByteTokenizer())
+    summary = tokenise([Source(path=corpus(tmp_path, "ab", "", "c"))], tmp_path / "out", tokenizer=ByteTokenizer())
     file = read_indexed_tokens(tmp_path / "out" / "tokens")
     assert file.tokens.tolist() == [97, 98, 256, 256, 99, 256]
     assert file.document_starts.tolist() == [0, 3, 4, 6]
@@ -75,11 +76,11 @@ def test_the_second_run_reads_the_cache_and_a_changed_file_is_tokenised_again(tm
     monkeypatch.setattr(prepare, "tokenise", lambda *given, **named: calls.append(1) or real(*given, **named))
     path = corpus(tmp_path, "ab")
     options = {"tokenizer": ByteTokenizer(), "field": "text", "cache": tmp_path / "cache"}
-    tokenise_once(path, **options)
-    tokenise_once(path, **options)
+    tokenise_once(Source(path=path), **options)
+    tokenise_once(Source(path=path), **options)
     assert len(calls) == 1
     corpus(tmp_path, "longer than before")
-    assert tokenise_once(path, **options).num_tokens == 19
+    assert tokenise_once(Source(path=path), **options).num_tokens == 19
     assert len(calls) == 2
 
 
@@ -87,12 +88,12 @@ def test_an_interrupted_run_leaves_nothing_that_looks_done(tmp_path):
     path = corpus(tmp_path, "ab")
     path.write_text(path.read_text(encoding="utf-8") + "not json\n", encoding="utf-8")
     with pytest.raises(DataError, match="line 2"):
-        tokenise_once(path, tokenizer=ByteTokenizer(), field="text", cache=tmp_path / "cache")
+        tokenise_once(Source(path=path), tokenizer=ByteTokenizer(), field="text", cache=tmp_path / "cache")
     assert [file.name for file in (tmp_path / "cache").iterdir() if file.is_dir()] == []
 
 
 def _tokenise_here(path):
-    file = tokenise_once(path, tokenizer=ByteTokenizer(), field="text", cache=path.parent / "cache")
+    file = tokenise_once(Source(path=path), tokenizer=ByteTokenizer(), field="text", cache=path.parent / "cache")
     return file.num_tokens
 
 
@@ -108,7 +109,7 @@ def test_text_json_lines_and_token_pairs_open_as_the_same_samples(tmp_path, mode
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "a.txt").write_text(text, encoding="utf-8")
     lines = corpus(tmp_path, text)
-    tokenise([lines], tmp_path / "pairs", tokenizer=open_tokenizer(model_folder))
+    tokenise([Source(path=lines)], tmp_path / "pairs", tokenizer=open_tokenizer(model_folder))
     sources = [tmp_path / "plain", lines, tmp_path / "pairs", tmp_path / "pairs" / "tokens.bin"]
     opened = [
         open_samples(
@@ -132,4 +133,6 @@ def test_tokens_without_their_index_are_refused(tmp_path):
 def test_a_file_without_text_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("", encoding="utf-8")
     with pytest.raises(DataError, match="holds no text"):
-        tokenise_once(tmp_path / "a.txt", tokenizer=ByteTokenizer(), field="text", cache=tmp_path / "cache")
+        tokenise_once(
+            Source(path=tmp_path / "a.txt"), tokenizer=ByteTokenizer(), field="text", cache=tmp_path / "cache"
+        )

@@ -79,6 +79,7 @@ class DistributedCheckpointer:
         self._folder = CheckpointFolder(request.folder, request.lineage) if request.folder is not None else None
         self._pending: Future[None] | None = None
         self._last_step: int | None = None
+        self._best_step: int | None = None
         self._stager: BlockingAsyncStager | DefaultStager | None = None
         self._publisher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shardwise-checkpoint")
 
@@ -114,15 +115,24 @@ class DistributedCheckpointer:
         every_steps = self._request.every_steps
         return self._folder is not None and every_steps > 0 and step % every_steps == 0
 
-    def after_step(self, step: int, states: Mapping[str, Stateful]) -> None:
-        """Save when it is time to.
+    def keep_best(self, step: int) -> None:
+        """The checkpoint of this step, which is there or will be saved next, is kept whatever else is deleted."""
+        self._best_step = step
+        if self._rank == 0 and self._folder is not None and self._folder.path.is_dir():
+            with writing(self._folder.path):
+                self._folder.mark_best(step)
+
+    def after_step(self, step: int, states: Mapping[str, Stateful], *, is_best: bool = False) -> None:
+        """Save when it is time to, or where the step is the best so far.
 
         Raises:
             CheckpointError: a save failed, this one or one in the background; the checkpoint before is still there.
         """
         if self._pending is not None and self._pending.done():
             self._wait()
-        if self.is_due(step):
+        if is_best and self._folder is not None:
+            self._best_step = step
+        if self.is_due(step) or (is_best and self._folder is not None):
             self.save(step, states)
 
     def finish(self, step: int, states: Mapping[str, Stateful]) -> None:
@@ -212,6 +222,8 @@ class DistributedCheckpointer:
         if self._rank == 0 and self._folder is not None:
             self._request.require_held()
             self._folder.publish(step)
+            if step == self._best_step:
+                self._folder.mark_best(step)
             self._folder.prune(self._request.num_kept)
 
     def _wait(self) -> None:

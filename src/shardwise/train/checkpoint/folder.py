@@ -28,6 +28,8 @@ LATEST = "latest"
 METADATA = ".metadata"
 TENSORS = ".distcp"
 """Files of tensors hold a checksum of every tensor in themselves; of the small others ``COMPLETE`` holds one."""
+BEST = "best"
+"""A file that names the checkpoint with the lowest validation loss, where one is kept."""
 PREFIX = "step-"
 UNFINISHED = "unfinished-"
 DELETED = "deleted-"
@@ -138,13 +140,31 @@ class CheckpointFolder:
         self._write_latest(path.name)
         return Checkpoint(path=path, step=step)
 
+    def best(self) -> Checkpoint | None:
+        """The complete checkpoint that :meth:`mark_best` named."""
+        try:
+            path = self.path / (self.path / BEST).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            return None
+        return Checkpoint(path=path, step=_step_of(path)) if _is_published(path) and is_complete(path) else None
+
+    def mark_best(self, step: int) -> None:
+        """Name the checkpoint of a step as the best; where there is none, no checkpoint is."""
+        if (self.path / _name(step)).is_dir():
+            _write_durably(self.path / BEST, f"{_name(step)}\n")
+        else:
+            (self.path / BEST).unlink(missing_ok=True)
+
     def prune(self, num_kept: int) -> tuple[Checkpoint, ...]:
-        """Delete this life's and its ancestors' checkpoints except the newest ``num_kept`` (at least one).
+        """Delete this life's and its ancestors' checkpoints except the best and the newest ``num_kept`` (at least one).
 
         Older unfinished ones go, too. Call it only after a newer checkpoint was published: the last good one is kept.
         """
         complete = tuple(found for found in self.complete() if self._is_own(found.path))
-        surplus = complete[: max(0, len(complete) - max(1, num_kept))]
+        best = self.best()
+        surplus = tuple(
+            found for found in complete[: max(0, len(complete) - max(1, num_kept))] if best is None or found != best
+        )
         for checkpoint in surplus:
             self._delete(checkpoint.path)
         if complete:

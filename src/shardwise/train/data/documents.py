@@ -1,15 +1,16 @@
-"""Documents out of files of text, JSON Lines and Parquet, one after another, never a whole file of them at once."""
+"""Rows out of files of text, JSON Lines and Parquet, one after another, never a whole file of them at once."""
 
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
 from shardwise.errors import DataError
 
-__all__ = ["find_documents", "is_document_file", "read_documents"]
+__all__ = ["KNOWN_KEYS", "Row", "extra_error", "find_documents", "is_document_file", "read_rows"]
 
 PARAGRAPH_CHARS = 1 << 20
 """Characters of a text file read at a time; a document longer than this is cut at the next end of line."""
@@ -17,11 +18,26 @@ PARAGRAPH_CHARS = 1 << 20
 BROKEN_FILE = (OSError, EOFError, zlib.error)
 """What reading a file raises that may not be read, or whose compressed bytes are damaged or cut short."""
 
-Reader = Callable[[Path, str], Iterator[str]]
+KNOWN_KEYS = ("prompt", "completion", "messages", "tools")
+"""Keys of a row that mean something besides the one that holds the text."""
 
 
-def read_documents(path: Path, *, field: str = "text") -> Iterator[str]:
-    """The documents of one file.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of a file or a data set."""
+
+    place: str
+    """The file and the line or row, as an error names them."""
+    fields: Mapping[str, object]
+    is_of_table: bool = False
+    """Whether every row has the same columns, so that a value may be missing where a line would have no key."""
+
+
+Reader = Callable[[Path, str], Iterator[Row]]
+
+
+def read_rows(path: Path, *, field: str = "text") -> Iterator[Row]:
+    """The rows of one file.
 
     Args:
         path: ``.txt`` or ``.md`` (one document, long files in pieces of about a megabyte cut at line ends), ``.jsonl``
@@ -79,24 +95,25 @@ def _open_text(path: Path) -> IO[str]:
     return path.open(encoding="utf-8")
 
 
-def _read_text(path: Path, field: str) -> Iterator[str]:
-    del field
+def _read_text(path: Path, field: str) -> Iterator[Row]:
     try:
         with _open_text(path) as file:
             while piece := file.read(PARAGRAPH_CHARS):
-                yield piece + file.readline()
+                yield Row(place=str(path), fields={field: piece + file.readline()})
     except UnicodeDecodeError as error:
         raise _not_utf8(path, error) from error
     except BROKEN_FILE as error:
         raise _unreadable(path, error) from error
 
 
-def _read_json_lines(path: Path, field: str) -> Iterator[str]:
+def _read_json_lines(path: Path, field: str) -> Iterator[Row]:
+    del field
     try:
         with _open_text(path) as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield _text_of(line, field=field, place=f"{path}, line {number}")
+                    place = f"{path}, line {number}"
+                    yield Row(place=place, fields=_object_of(line, place=place))
     except UnicodeDecodeError as error:
         raise _not_utf8(path, error) from error
     except BROKEN_FILE as error:
@@ -120,7 +137,8 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     )
 
 
-def _text_of(line: str, *, field: str, place: str) -> str:
+def _object_of(line: str, *, place: str) -> Mapping[str, object]:
+    """The object on a line; an empty one where the line holds another value."""
     try:
         record: object = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -130,93 +148,39 @@ def _text_of(line: str, *, field: str, place: str) -> str:
             code="data-text",
             fix="write one JSON object on each line",
         ) from error
-    fields = cast("dict[str, object]", record) if isinstance(record, dict) else {}
-    text = fields.get(field)
-    if isinstance(text, str):
-        return text
-    chat = next((name for name in (field, *fields) if _is_conversation(fields.get(name))), None)
-    if chat is not None:
-        raise _conversation(place, chat)
-    if field in fields:
-        raise DataError(
-            f"{place}: '{field}' is {JSON_NAMES[type(text)]}, not text",
-            code="data-field",
-            fix="drop the lines without text, or name the key that holds it with --data-field",
-        )
-    keys = ", ".join(sorted(fields)) or "no keys at all"
-    raise DataError(
-        f"{place}: there is no text under '{field}'; the line has {keys}",
-        code="data-field",
-        fix="name the key that holds the text with --data-field",
-    )
+    return cast("dict[str, object]", record) if isinstance(record, dict) else {}
 
 
-def _is_conversation(value: object) -> bool:
-    """Whether a value is a list of turns, as chat data have them."""
-    return isinstance(value, list) and len(value) > 0 and all(isinstance(turn, dict) for turn in value)
-
-
-def _conversation(place: str, name: str) -> DataError:
+def extra_error(what: str, package: str) -> DataError:
+    """What to say where a package of the extra ``data`` is not installed."""
     return DataError(
-        f"{place}: '{name}' is a conversation, and documents are plain text: no chat template is applied, and no turn "
-        "is left out of the loss",
-        code="data-field",
-        fix="write each conversation as one text, with apply_chat_template(messages, tokenize=False) of its tokenizer",
+        f"{what} needs {package}, which is not installed", code="data-extra", fix="pip install 'shardwise[data]'"
     )
 
 
-def _read_parquet(path: Path, field: str) -> Iterator[str]:
+def _read_parquet(path: Path, field: str) -> Iterator[Row]:
     try:
         from pyarrow import ArrowException, parquet  # noqa: PLC0415 - only Parquet files need it
     except ImportError as error:
-        raise DataError(
-            f"{path} needs pyarrow, which is not installed",
-            code="data-extra",
-            fix="pip install 'shardwise[data]'",
-        ) from error
+        raise extra_error(str(path), "pyarrow") from error
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            if field not in names:
+            columns = [name for name in dict.fromkeys((field, *KNOWN_KEYS)) if name in names]
+            if field not in names and not {"messages", "prompt"} & set(columns):
                 raise DataError(
                     f"{path} has no column '{field}'; it has {', '.join(names)}",
                     code="data-field",
                     fix="name the column that holds the text with --data-field",
                 )
-            batches = file.iter_batches(batch_size=1024, columns=[field])
-            values = (value for batch in batches for value in batch.column(0).to_pylist())
-            for number, value in enumerate(values, start=1):
-                yield _text_in(value, field=field, place=f"{path}, row {number}")
+            batches = file.iter_batches(batch_size=1024, columns=columns)
+            rows = (row for batch in batches for row in batch.to_pylist())
+            for number, row in enumerate(rows, start=1):
+                yield Row(place=f"{path}, row {number}", fields=row, is_of_table=True)
     except (ArrowException, *BROKEN_FILE) as error:
         raise _unreadable(path, error) from error
 
 
-def _text_in(value: object, *, field: str, place: str) -> str:
-    if isinstance(value, str):
-        return value
-    if _is_conversation(value):
-        raise _conversation(place, field)
-    if value is None:
-        raise DataError(
-            f"{place}: there is no text in column '{field}'",
-            code="data-field",
-            fix="drop the rows without text, or name the column that holds it with --data-field",
-        )
-    raise DataError(
-        f"{place}: column '{field}' holds {type(value).__name__}, not text",
-        code="data-field",
-        fix="name the column that holds the text with --data-field",
-    )
-
-
-JSON_NAMES: dict[type, str] = {
-    type(None): "null",
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-}
 READERS: dict[str, Reader] = {
     ".txt": _read_text,
     ".md": _read_text,

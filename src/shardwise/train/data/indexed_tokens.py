@@ -5,12 +5,16 @@ says where documents begin: the magic ``MMIDIDX\\0\\0``, version 1 (u64), a dtyp
 of documents plus one (u64 each), then the length of every sequence in tokens (i32), its place in ``.bin`` in bytes
 (i64), and for every document the number of its first sequence (i64, closed by the number of sequences).
 
+``NAME.targets`` stands beside them where not every token is learned: one byte a token, 1 for those that are. It is ours
+alone; without it all are learned.
+
 Source of the layout: Megatron-LM ``megatron/core/datasets/indexed_dataset.py``.
 """
 
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,6 +48,8 @@ class IndexedTokens:
     tokens: npt.NDArray[np.integer]
     document_starts: npt.NDArray[np.int64]
     """First token of every document, in tokens; the number of tokens closes the list."""
+    is_target: npt.NDArray[np.uint8] | None = None
+    """Which tokens are learned; ``None`` learns all."""
 
     @property
     def num_tokens(self) -> int:
@@ -96,7 +102,25 @@ def _mapped(stem: Path) -> IndexedTokens:
     tokens: npt.NDArray[np.integer] = (
         np.memmap(tokens_path, dtype=dtype, mode="r") if num_tokens else np.empty(0, dtype=dtype)
     )
-    return IndexedTokens(name=str(tokens_path), tokens=tokens, document_starts=ends[documents])
+    return IndexedTokens(
+        name=str(tokens_path),
+        tokens=tokens,
+        document_starts=ends[documents],
+        is_target=_mapped_targets(stem, num_tokens),
+    )
+
+
+def _mapped_targets(stem: Path, num_tokens: int) -> npt.NDArray[np.uint8] | None:
+    path = stem.with_name(f"{stem.name}.targets")
+    if not path.is_file() or not num_tokens:
+        return None
+    if path.stat().st_size != num_tokens:
+        raise DataError(
+            f"{path} has {path.stat().st_size:,} bytes, one for each of {num_tokens:,} tokens are needed",
+            code="data-tokens",
+            fix="tokenise the text again: the file was cut short, or belongs to other tokens",
+        )
+    return np.memmap(path, dtype=np.uint8, mode="r")
 
 
 def _read_index(path: Path) -> tuple[np.dtype[np.generic], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
@@ -146,25 +170,34 @@ class TokenWriter:
         self._lengths: list[int] = []
         self.num_tokens = 0
         """Tokens written so far."""
+        self.num_targets = 0
+        """Tokens written so far that are learned."""
         self._file: BinaryIO = stem.with_name(f"{stem.name}.bin").open("wb")
+        self._targets: BinaryIO = stem.with_name(f"{stem.name}.targets").open("wb")
 
     @property
     def num_documents(self) -> int:
         """Documents written so far."""
         return len(self._lengths)
 
-    def add(self, documents: Iterable[npt.ArrayLike]) -> None:
-        """Append documents; empty ones are left out."""
-        for document in documents:
+    def add(self, documents: Iterable[npt.ArrayLike], targets: Iterable[npt.NDArray[np.bool_] | None] = ()) -> None:
+        """Append documents, and which tokens of each are learned (``None``: all); empty ones are left out."""
+        for document, is_target in zip_longest(documents, targets):
             tokens = np.asarray(document).astype(self._dtype)
             if len(tokens):
+                learned = np.ones(len(tokens), dtype=np.uint8) if is_target is None else is_target.astype(np.uint8)
+                self._targets.write(learned.tobytes())
+                self.num_targets += int(learned.sum())
                 self._file.write(tokens.tobytes())
                 self._lengths.append(len(tokens))
                 self.num_tokens += len(tokens)
 
     def close(self) -> None:
-        """Write the index beside the tokens."""
+        """Write the index beside the tokens; where all of them are learned, no file says so."""
         self._file.close()
+        self._targets.close()
+        if self.num_targets == self.num_tokens:
+            self._stem.with_name(f"{self._stem.name}.targets").unlink()
         lengths = np.asarray(self._lengths, dtype="<i4")
         pointers = np.zeros(len(lengths), dtype="<i8")
         np.cumsum(lengths[:-1], dtype=np.int64, out=pointers[1:])

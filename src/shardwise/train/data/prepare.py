@@ -10,17 +10,21 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
 from shardwise.errors import DataError
-from shardwise.train.data.documents import find_documents, read_documents
+from shardwise.train.data.chat import template_digest
+from shardwise.train.data.encoding import Encoder
+from shardwise.train.data.examples import Example, example_of
 from shardwise.train.data.indexed_tokens import IndexedTokens, TokenWriter, read_indexed_tokens, token_dtype
+from shardwise.train.data.sources import Source, read_source, source_files
 from shardwise.train.data.tokenizer import Tokenizer
 from shardwise.train.failure.full_disk import writing
 from shardwise.train.writable import why_not_writable
 
-__all__ = ["TokenisedFiles", "cache_folder", "is_tokenised", "require_cache", "tokenise", "tokenise_once"]
+__all__ = ["TokenisedFiles", "cache_folder", "require_cache", "tokenise", "tokenise_once", "tokenised_summary"]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the cache: files are tokenised again when what is read of them changes."""
 BATCH_DOCUMENTS = 512
 TOKENS_NAME = "tokens"
@@ -40,6 +44,10 @@ class TokenisedFiles:
     end_token: int | None
     num_documents: int
     num_tokens: int
+    num_target_tokens: int
+    """Tokens that are learned: all of a text, of other rows those of the completion or of the assistant."""
+    targets_by: tuple[str, ...]
+    """How the assistant's tokens were told from the others, where there were conversations."""
     sources: tuple[str, ...]
 
 
@@ -72,37 +80,42 @@ def _no_cache(folder: Path, reason: str) -> DataError:
 
 
 def tokenise_once(
-    path: Path, *, tokenizer: Tokenizer, field: str, cache: Path, progress: Progress | None = None
+    source: Source, *, tokenizer: Tokenizer, field: str, cache: Path, progress: Progress | None = None
 ) -> IndexedTokens:
-    """Tokens of a file or folder of documents, from the cache when the same were tokenised before.
+    """Tokens of a source, from the cache when the same were tokenised before.
 
     Any number of processes may call this at once: one tokenises, the others wait for it. A folder in the cache is
     complete, because it takes its name only when everything in it is written.
     """
-    files = find_documents(path)
-    folder = cache / _fingerprint(files, tokenizer=tokenizer, field=field)
+    folder = cache / _fingerprint(source, tokenizer=tokenizer, field=field)
     if not folder.is_dir():
         with _lock(folder):
             if not folder.is_dir():
                 with writing(folder, fix=CACHE_FIX):
-                    tokenise(files, folder, tokenizer=tokenizer, field=field, progress=progress)
+                    tokenise([source], folder, tokenizer=tokenizer, field=field, progress=progress)
     return read_indexed_tokens(folder / TOKENS_NAME)
 
 
-def is_tokenised(path: Path, *, tokenizer: Tokenizer, field: str, cache: Path) -> bool:
-    """Whether the cache holds the tokens of a file or folder of documents as they are now."""
-    return (cache / _fingerprint(find_documents(path), tokenizer=tokenizer, field=field)).is_dir()
+def tokenised_summary(source: Source, *, tokenizer: Tokenizer, field: str, cache: Path) -> dict[str, Any] | None:
+    """What the cache says of the tokens of a source as it is now; ``None`` where it has none."""
+    file = cache / _fingerprint(source, tokenizer=tokenizer, field=field) / f"{TOKENS_NAME}.json"
+    return cast("dict[str, Any]", json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
 
 def tokenise(
-    files: Iterable[Path], folder: Path, *, tokenizer: Tokenizer, field: str = "text", progress: Progress | None = None
+    sources: Iterable[Source],
+    folder: Path,
+    *,
+    tokenizer: Tokenizer,
+    field: str = "text",
+    progress: Progress | None = None,
 ) -> TokenisedFiles:
-    """Write the tokens of ``files`` to a folder that does not exist yet."""
-    paths = tuple(files)
+    """Write the tokens of ``sources`` to a folder that does not exist yet."""
+    read = tuple(sources)
     unfinished = folder.with_name(f"{folder.name}.unfinished-{os.getpid()}")
     unfinished.mkdir(parents=True)
     try:
-        summary = _write(paths, unfinished, tokenizer=tokenizer, field=field, progress=progress)
+        summary = _write(read, unfinished, tokenizer=tokenizer, field=field, progress=progress)
         for path in (*unfinished.iterdir(), unfinished):
             _flush(path)
         unfinished.rename(folder)
@@ -112,18 +125,20 @@ def tokenise(
 
 
 def _write(
-    paths: tuple[Path, ...], folder: Path, *, tokenizer: Tokenizer, field: str, progress: Progress | None
+    sources: tuple[Source, ...], folder: Path, *, tokenizer: Tokenizer, field: str, progress: Progress | None
 ) -> TokenisedFiles:
     writer = TokenWriter(folder / TOKENS_NAME, dtype=token_dtype(tokenizer.vocab_size))
-    documents = _documents(paths, field)
-    while texts := list(islice(documents, BATCH_DOCUMENTS)):
-        writer.add(tokenizer.encode(texts))
+    encoder, examples = Encoder(tokenizer), _examples(sources, field)
+    while batch := list(islice(examples, BATCH_DOCUMENTS)):
+        encoded = encoder.encode(batch)
+        writer.add((one.tokens for one in encoded), (one.is_target for one in encoded))
         if progress is not None:
             progress(writer.num_documents, writer.num_tokens)
     writer.close()
+    files = [file for source in sources for file in source_files(source)]
     if not writer.num_tokens:
         raise DataError(
-            f"{paths[0]} and {len(paths) - 1} more hold no text" if len(paths) > 1 else f"{paths[0]} holds no text",
+            f"{files[0]} and {len(files) - 1} more hold no text" if len(files) > 1 else f"{files[0]} holds no text",
             code="data-too-short",
             fix="give files with something in them",
         )
@@ -134,22 +149,26 @@ def _write(
         end_token=tokenizer.end_token,
         num_documents=writer.num_documents,
         num_tokens=writer.num_tokens,
-        sources=tuple(path.name for path in paths),
+        num_target_tokens=writer.num_targets,
+        targets_by=tuple(sorted(encoder.targets_by)),
+        sources=tuple(path.name for path in files),
     )
     text = json.dumps(asdict(summary), indent=1)
     (folder / f"{TOKENS_NAME}.json").write_text(text, encoding="utf-8")
     return summary
 
 
-def _documents(paths: tuple[Path, ...], field: str) -> Iterator[str]:
-    for path in paths:
-        yield from read_documents(path, field=field)
+def _examples(sources: tuple[Source, ...], field: str) -> Iterator[Example]:
+    for source in sources:
+        yield from (example_of(row, field=field) for row in read_source(source, field=field))
 
 
-def _fingerprint(files: tuple[Path, ...], *, tokenizer: Tokenizer, field: str) -> str:
-    """Changes when a file, its text field, the tokenizer or our format does."""
+def _fingerprint(source: Source, *, tokenizer: Tokenizer, field: str) -> str:
+    """Changes when a file, the split, its text field, the tokenizer, its chat template or our format does."""
+    files = source_files(source)
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    text = json.dumps([FORMAT_VERSION, tokenizer.fingerprint, field, stats])
+    template = template_digest(tokenizer.path)
+    text = json.dumps([FORMAT_VERSION, tokenizer.fingerprint, template, field, source.split, stats])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

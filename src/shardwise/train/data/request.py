@@ -1,34 +1,49 @@
-"""Makes samples of what the user names: a path or ``synthetic``, a tokenizer, a length."""
+"""Makes samples of what the user names: paths or ``synthetic``, a tokenizer, a length."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from shardwise.errors import DataError
-from shardwise.train.data.documents import find_documents, read_documents
-from shardwise.train.data.indexed_tokens import IndexedTokens, read_indexed_tokens
-from shardwise.train.data.prepare import Progress, cache_folder, is_tokenised, require_cache, tokenise_once
+from shardwise.train.data.documents import Row, find_documents, read_rows
+from shardwise.train.data.encoding import Encoder
+from shardwise.train.data.examples import TEXT_FIELD, Text, example_of
+from shardwise.train.data.indexed_tokens import read_indexed_tokens
+from shardwise.train.data.mixture import HeldOut, Joined, Mixed, Remaining
+from shardwise.train.data.prepare import Progress, cache_folder, require_cache, tokenise_once, tokenised_summary
 from shardwise.train.data.samples import (
     FittedDocuments,
     PackedStream,
     Samples,
     SyntheticTokens,
+    pieces_of,
     require_known,
     too_few_tokens,
     too_short_documents,
 )
+from shardwise.train.data.sources import Source, parse_source, read_source
 from shardwise.train.data.stream import TokenStream
 from shardwise.train.data.tokenizer import Tokenizer, open_tokenizer
+from shardwise.train.job import LossOn, Overlong, Packing
 
-__all__ = ["SYNTHETIC", "DataRequest", "open_samples", "prepare_samples", "require_readable"]
+__all__ = [
+    "SYNTHETIC",
+    "DataRequest",
+    "open_samples",
+    "prepare_samples",
+    "require_readable",
+    "suited_packing",
+    "tokenizer_of",
+]
 
 SYNTHETIC = "synthetic"
 NUM_OPENED = 16
 """Files whose first document is read before a run; all are read when they are tokenised."""
 MAX_LOOKED_AT = 1 << 24
 """Tokens among which unknown ones are looked for before a run; ranks look at all that they read."""
-
-Packing = Literal["stream", "documents"]
+Part = Literal["training", "held out"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,41 +51,149 @@ class DataRequest:
     """What to train on."""
 
     source: str = SYNTHETIC
-    """``synthetic``, a file or a folder of text, JSON Lines or Parquet, or of ``.bin``/``.idx`` pairs."""
+    """``synthetic``, or what :func:`~shardwise.train.data.sources.parse_source` reads."""
+    more_sources: tuple[str, ...] = ()
+    """Sources after the first."""
     tokenizer: str | None = None
     """A ``tokenizer.json`` or the folder of a model; ``None`` trains on bytes."""
-    field: str = "text"
-    """Key or column that holds the text."""
+    field: str = TEXT_FIELD
+    """Key or column that holds the text or the messages."""
     packing: Packing = "stream"
-    """``stream`` cuts all documents, joined, every seq_len tokens; ``documents`` keeps each whole and pads."""
+    """``stream`` cuts all documents, joined, every seq_len tokens; ``documents`` keeps each whole and pads; ``rows``
+    puts each into a sample of its own."""
     crosses_documents: bool = False
     """Let attention, positions and labels run over the ends of documents."""
+    loss_on: LossOn = "completions"
+    """``completions`` learns no prompt, where rows have prompts."""
+    overlong: Overlong = "cut"
+    """What becomes of documents longer than a sample, where each is kept whole."""
+    held_out_fraction: float = 0.0
+    """Share of the samples that is kept for validation."""
     seed: int = 0
     is_shuffled: bool = True
 
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources in their order; all have a weight, or none."""
+        sources = tuple(parse_source(text) for text in (self.source, *self.more_sources))
+        num_weighted = sum(source.weight_ratio is not None for source in sources)
+        if num_weighted not in (0, len(sources)) or any(source.weight_ratio == 0 for source in sources):
+            raise DataError(
+                f"{num_weighted} of {len(sources)} sources have a weight, or one of them is 0",
+                code="data-weights",
+                fix="give each source a weight above 0, as in --data A:0.7 --data B:0.3, or none of them",
+            )
+        return sources
+
 
 def open_samples(
-    request: DataRequest, *, seq_len: int, vocab_size: int, cache: Path | None = None, progress: Progress | None = None
+    request: DataRequest,
+    *,
+    seq_len: int,
+    vocab_size: int,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+    part: Part = "training",
 ) -> Samples:
     """The samples of a request; text is tokenised the first time and mapped from the cache after that."""
     if request.source == SYNTHETIC:
         return SyntheticTokens(seq_len=seq_len, vocab_size=vocab_size, seed=request.seed)
-    stream = _open_stream(request, cache, progress)
-    if request.packing == "documents":
-        return FittedDocuments(stream=stream, seq_len=seq_len, vocab_size=vocab_size, pad_token=0)
-    return PackedStream(
-        stream=stream, seq_len=seq_len, vocab_size=vocab_size, crosses_documents=request.crosses_documents
+    sources = request.sources
+    streams = [_open_stream(request, source, cache, progress) for source in sources]
+    parts = [
+        _part_of(_samples(request, stream, seq_len=seq_len, vocab_size=vocab_size), request, part) for stream in streams
+    ]
+    weights = [source.weight_ratio for source in sources if source.weight_ratio is not None]
+    if len(parts) == 1:
+        return parts[0]
+    return Mixed(parts, weights) if weights and part == "training" else Joined(parts=tuple(parts))
+
+
+def _samples(request: DataRequest, stream: TokenStream, *, seq_len: int, vocab_size: int) -> Samples:
+    if request.packing == "stream":
+        return PackedStream(
+            stream=stream, seq_len=seq_len, vocab_size=vocab_size, crosses_documents=request.crosses_documents
+        )
+    return FittedDocuments(
+        stream=stream,
+        seq_len=seq_len,
+        vocab_size=vocab_size,
+        overlong=request.overlong,
+        is_packed=request.packing == "documents",
     )
 
 
-def prepare_samples(request: DataRequest, *, seq_len: int, vocab_size: int) -> None:
+def _part_of(samples: Samples, request: DataRequest, part: Part) -> Samples:
+    if not request.held_out_fraction:
+        return samples
+    period = max(2, round(1 / request.held_out_fraction))
+    held_out = HeldOut(samples=samples, num_in_period=period)
+    if not held_out.num_samples:
+        raise DataError(
+            f"a share of {request.held_out_fraction:g} of {samples.num_samples:,} samples is less than one",
+            code="data-held-out",
+            fix="hold a larger share out, or give more data",
+        )
+    return held_out if part == "held out" else Remaining(samples=samples, num_in_period=period)
+
+
+def suited_packing(request: DataRequest) -> Packing:
+    """How rows are packed where nobody says: texts run on, and whatever has a prompt is kept whole."""
+    try:
+        source = request.sources[0]
+        if _token_pairs(source.path):
+            return "stream"
+        row = next(islice(read_source(source, field=request.field), 1), None)
+        is_text = row is None or isinstance(example_of(row, field=request.field), Text)
+    except DataError:  # said where the data are looked at
+        return "stream"
+    return "stream" if is_text else "documents"
+
+
+def prepare_samples(request: DataRequest, *, seq_len: int, vocab_size: int) -> tuple[str, ...]:
     """Tokenise text that was not yet, and return when the tokens can be trained on.
+
+    Returns:
+        What a user has to know of them: tokens that are not learned, and what no sample holds.
 
     Raises:
         DataError: the data are not what they should be, fill no sample, or hold tokens that the model does not know.
     """
-    if request.source != SYNTHETIC:
-        _require_trainable(request, _open_stream(request), seq_len=seq_len, vocab_size=vocab_size)
+    if request.source == SYNTHETIC:
+        return ()
+    said = []
+    for source in request.sources:
+        stream = _open_stream(request, source)
+        _require_trainable(request, stream, seq_len=seq_len, vocab_size=vocab_size)
+        said += [f"{source.path}: {sentence}" for sentence in _said(request, source, stream, seq_len=seq_len)]
+    return tuple(said)
+
+
+def _said(request: DataRequest, source: Source, stream: TokenStream, *, seq_len: int) -> Iterator[str]:
+    if stream.has_targets:
+        by = _targets_by(request, source)
+        yield (
+            f"{stream.num_targets:,} of {stream.num_tokens:,} tokens in {stream.num_documents:,} rows are learned"
+            + (f", the assistant's by {' and '.join(by)}" if by else "")
+        )
+    if request.packing == "stream":
+        return
+    pieces = pieces_of(stream, seq_len=seq_len, overlong=request.overlong)
+    if pieces.num_overlong:
+        done = {"cut": "cut into pieces", "truncate": "truncated", "drop": "left out"}[request.overlong]
+        yield (
+            f"{pieces.num_overlong:,} of {stream.num_documents:,} rows have more than {seq_len + 1:,} tokens and are "
+            f"{done} (--overlong {request.overlong}); no sample holds {pieces.num_left_out:,} tokens of them"
+        )
+    if pieces.num_unlearned:
+        yield f"{pieces.num_unlearned:,} rows or pieces of rows are left out, as no token of theirs is learned"
+
+
+def _targets_by(request: DataRequest, source: Source) -> tuple[str, ...]:
+    if _token_pairs(source.path):
+        return ()
+    summary = tokenised_summary(source, tokenizer=tokenizer_of(request), field=request.field, cache=cache_folder())
+    return tuple(summary["targets_by"]) if summary else ()
 
 
 def require_readable(request: DataRequest, *, seq_len: int, vocab_size: int) -> None:
@@ -83,40 +206,48 @@ def require_readable(request: DataRequest, *, seq_len: int, vocab_size: int) -> 
     """
     if request.source == SYNTHETIC:
         return
-    if _token_pairs(Path(request.source)):
-        if request.tokenizer is not None:
+    for source in request.sources:
+        if source.split or not _token_pairs(source.path):
+            _require_readable_text(request, source, seq_len=seq_len, vocab_size=vocab_size)
+            continue
+        if request.tokenizer is not None and len(request.sources) == 1:
             raise DataError(
-                f"a tokenizer does nothing: {request.source} holds tokens already",
+                f"a tokenizer does nothing: {source.text} holds tokens already",
                 code="data-tokenizer",
                 fix="leave out --tokenizer, or give the text that it shall turn into tokens",
             )
-        _require_trainable(request, _open_stream(request), seq_len=seq_len, vocab_size=vocab_size)
-    else:
-        _require_readable_text(request, seq_len=seq_len, vocab_size=vocab_size)
+        _require_trainable(request, _open_stream(request, source), seq_len=seq_len, vocab_size=vocab_size)
 
 
-def _require_readable_text(request: DataRequest, *, seq_len: int, vocab_size: int) -> None:
-    """Read documents until they fill a sample, and the first document of some more files."""
-    tokenizer, found, cache = _tokenizer(request), _Found(), cache_folder()
-    if not is_tokenised(Path(request.source), tokenizer=tokenizer, field=request.field, cache=cache):
+def _require_readable_text(request: DataRequest, source: Source, *, seq_len: int, vocab_size: int) -> None:
+    """Read rows until they fill a sample, and the first row of some more files."""
+    tokenizer, found, cache = tokenizer_of(request), _Found(), cache_folder()
+    if tokenised_summary(source, tokenizer=tokenizer, field=request.field, cache=cache) is None:
         require_cache(cache)
-    for number, file in enumerate(find_documents(Path(request.source))):
+    encoder = Encoder(tokenizer)
+    for number, rows in enumerate(_rows_by_file(source, field=request.field)):
         is_filled = found.fills_sample(request, seq_len=seq_len)
         if is_filled and number >= NUM_OPENED:
             return
-        for text in read_documents(file, field=request.field):
+        for row in rows:
             if is_filled:
                 break
-            (tokens,) = tokenizer.encode([text])
+            ((tokens, _),) = encoder.encode([example_of(row, field=request.field)])
             if len(tokens):
                 require_known(tokens, vocab_size=vocab_size)
             found = _Found(num_tokens=found.num_tokens + len(tokens), longest=max(found.longest, len(tokens)))
             is_filled = found.fills_sample(request, seq_len=seq_len)
     if not found.num_tokens:
-        raise DataError(
-            f"{request.source} holds no text", code="data-too-short", fix="give files with something in them"
-        )
+        raise DataError(f"{source.path} holds no text", code="data-too-short", fix="give files with something in them")
     found.require_sample(request, seq_len=seq_len)
+
+
+def _rows_by_file(source: Source, *, field: str) -> Iterator[Iterator[Row]]:
+    if source.split:
+        yield read_source(source, field=field)
+        return
+    for file in find_documents(source.path):
+        yield read_rows(file, field=field)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +260,7 @@ class _Found:
 
     def fills_sample(self, request: DataRequest, *, seq_len: int) -> bool:
         """Whether one sample can be made of it."""
-        return self.longest > 1 if request.packing == "documents" else self.num_tokens > seq_len
+        return self.num_tokens > seq_len if request.packing == "stream" else self.longest > 1
 
     def require_sample(self, request: DataRequest, *, seq_len: int) -> None:
         """Return when it is enough for a sample."""
@@ -139,27 +270,32 @@ class _Found:
 
 
 def _require_trainable(request: DataRequest, stream: TokenStream, *, seq_len: int, vocab_size: int) -> None:
-    longest = int(stream.document_lengths().max(initial=0)) if request.packing == "documents" else 0
+    longest = int(stream.document_lengths().max(initial=0)) if request.packing != "stream" else 0
     _Found(num_tokens=stream.num_tokens, longest=longest).require_sample(request, seq_len=seq_len)
+    if request.packing != "stream" and not len(pieces_of(stream, seq_len=seq_len, overlong=request.overlong).starts):
+        raise DataError(
+            f"no row is left of {stream.num_documents:,}: all are longer than {seq_len:,} tokens, or nothing of what "
+            "is left of them is learned",
+            code="data-too-short",
+            fix="set --seq-len higher, or --overlong cut",
+        )
     for tokens in stream.sampled(MAX_LOOKED_AT):
         require_known(tokens, vocab_size=vocab_size)
 
 
-def _open_stream(request: DataRequest, cache: Path | None = None, progress: Progress | None = None) -> TokenStream:
-    path = Path(request.source)
-    pairs = _token_pairs(path)
-    return TokenStream(
-        [read_indexed_tokens(stem) for stem in pairs] if pairs else [_tokenised(request, path, cache, progress)]
-    )
+def _open_stream(
+    request: DataRequest, source: Source, cache: Path | None = None, progress: Progress | None = None
+) -> TokenStream:
+    pairs = [] if source.split else _token_pairs(source.path)
+    files = [read_indexed_tokens(stem) for stem in pairs]
+    if not files:
+        folder, tokenizer = cache or cache_folder(), tokenizer_of(request)
+        files = [tokenise_once(source, tokenizer=tokenizer, field=request.field, cache=folder, progress=progress)]
+    return TokenStream(files, learns_all=request.loss_on == "all")
 
 
-def _tokenised(request: DataRequest, path: Path, cache: Path | None, progress: Progress | None) -> IndexedTokens:
-    return tokenise_once(
-        path, tokenizer=_tokenizer(request), field=request.field, cache=cache or cache_folder(), progress=progress
-    )
-
-
-def _tokenizer(request: DataRequest) -> Tokenizer:
+def tokenizer_of(request: DataRequest) -> Tokenizer:
+    """The tokenizer that a request names."""
     return open_tokenizer(Path(request.tokenizer) if request.tokenizer else None)
 
 

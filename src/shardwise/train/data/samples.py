@@ -5,13 +5,14 @@ takes ``S + 1`` tokens. ``IGNORED_LABEL`` marks a label that is not counted.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwise.errors import DataError
 from shardwise.train.data.stream import TokenStream
+from shardwise.train.job import Overlong
 
 __all__ = ["IGNORED_LABEL", "FittedDocuments", "PackedStream", "Sample", "Samples", "SyntheticTokens", "require_known"]
 
@@ -77,7 +78,8 @@ class PackedStream:
     @property
     def fingerprint(self) -> str:
         """Changes when any sample does."""
-        return f"stream/{self.stream.fingerprint}/{self.seq_len}/{self.crosses_documents}"
+        learned = "/targets" if self.stream.has_targets else ""
+        return f"stream/{self.stream.fingerprint}/{self.seq_len}/{self.crosses_documents}{learned}"
 
     def sample(self, number: int) -> Sample:
         """Tokens ``number * S`` to ``(number + 1) * S`` and their successors."""
@@ -85,6 +87,7 @@ class PackedStream:
         tokens, documents = self.stream.read(start, start + self.seq_len + 1)
         require_known(tokens, vocab_size=self.vocab_size)
         inputs, labels = tokens[:-1], tokens[1:].copy()
+        labels[~self.stream.is_target(start + 1, start + self.seq_len + 1)] = IGNORED_LABEL
         if self.crosses_documents:
             return Sample(inputs=inputs, labels=labels, positions=np.arange(self.seq_len, dtype=np.int64))
         labels[documents[1:] != documents[:-1]] = IGNORED_LABEL
@@ -92,21 +95,34 @@ class PackedStream:
 
 
 class FittedDocuments:
-    """Whole documents, packed so that few samples are padded; longer documents are cut into pieces of ``seq_len``.
+    """Whole documents, packed so that few samples are padded, or one a sample.
 
     First-fit decreasing over lengths: the longest piece first, into the fullest sample it still fits. The plan of
     samples is held in memory, 24 bytes a piece.
     """
 
-    def __init__(self, *, stream: TokenStream, seq_len: int, vocab_size: int, pad_token: int) -> None:
+    def __init__(
+        self,
+        *,
+        stream: TokenStream,
+        seq_len: int,
+        vocab_size: int,
+        pad_token: int = 0,
+        overlong: Overlong = "cut",
+        is_packed: bool = True,
+    ) -> None:
         self._stream = stream
         self._pad_token = pad_token
         self._vocab_size = vocab_size
         self.seq_len = seq_len
-        self._starts, self._lengths = _pieces(stream, seq_len=seq_len)
+        self.pieces = pieces_of(stream, seq_len=seq_len, overlong=overlong)
+        self._starts, self._lengths = self.pieces.starts, self.pieces.lengths
         if not len(self._starts):
             raise too_short_documents()
-        self._bins = _fit(self._lengths, capacity=seq_len)
+        self._bins = _fit(self._lengths, capacity=seq_len) if is_packed else [[n] for n in range(len(self._starts))]
+        kind = ("documents" if is_packed else "rows", overlong if overlong != "cut" else "")
+        learned = "/targets" if stream.has_targets else ""
+        self._kind = f"{'/'.join(filter(None, kind))}/{stream.fingerprint}/{seq_len}{learned}"
 
     @property
     def num_samples(self) -> int:
@@ -116,7 +132,7 @@ class FittedDocuments:
     @property
     def fingerprint(self) -> str:
         """Changes when any sample does."""
-        return f"documents/{self._stream.fingerprint}/{self.seq_len}"
+        return self._kind
 
     @property
     def padded_fraction(self) -> float:
@@ -134,7 +150,8 @@ class FittedDocuments:
             tokens, _ = self._stream.read(start, start + length + 1)
             require_known(tokens, vocab_size=self._vocab_size)
             inside = slice(filled, filled + length)
-            inputs[inside], labels[inside] = tokens[:-1], tokens[1:]
+            is_target = self._stream.is_target(start + 1, start + length + 1)
+            inputs[inside], labels[inside] = tokens[:-1], np.where(is_target, tokens[1:], IGNORED_LABEL)
             positions[inside] = np.arange(length)
             filled += length
         positions[filled:] -= filled
@@ -208,16 +225,51 @@ def too_short_documents() -> DataError:
     )
 
 
-def _pieces(stream: TokenStream, *, seq_len: int) -> tuple[Integers, Integers]:
-    """First token and number of predicted tokens of every piece of every document, in order."""
+class Pieces(NamedTuple):
+    """The parts of documents that samples are made of, and what no sample holds."""
+
+    starts: Integers
+    """First token of every piece."""
+    lengths: Integers
+    """Predicted tokens of every piece."""
+    num_overlong: int
+    """Documents with more predicted tokens than a sample has."""
+    num_left_out: int
+    """Tokens of these that no sample holds."""
+    num_unlearned: int
+    """Pieces that are left out because no token of theirs is learned."""
+
+
+def pieces_of(stream: TokenStream, *, seq_len: int, overlong: Overlong) -> Pieces:
+    """The pieces of every document, in order: longer documents are cut into several, or lose their ends, or go."""
     lengths = stream.document_lengths()
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])[:-1]
     predicted = np.maximum(lengths - 1, 0)
+    is_overlong = predicted > seq_len
+    if overlong != "cut":
+        predicted = np.where(is_overlong, seq_len if overlong == "truncate" else 0, predicted)
     num_pieces = -(-predicted // seq_len)
     within = np.arange(num_pieces.sum(), dtype=np.int64) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)
     piece_starts = np.repeat(starts, num_pieces) + within * seq_len
-    left = np.repeat(predicted, num_pieces) - within * seq_len
-    return piece_starts, np.minimum(left, seq_len)
+    piece_lengths = np.minimum(np.repeat(predicted, num_pieces) - within * seq_len, seq_len)
+    learned = _num_targets(stream, piece_starts, piece_lengths) > 0
+    used = np.where(predicted > 0, predicted + 1, 0)
+    return Pieces(
+        starts=piece_starts[learned],
+        lengths=piece_lengths[learned],
+        num_overlong=int(is_overlong.sum()),
+        num_left_out=int((lengths - used)[is_overlong].sum()),
+        num_unlearned=int((~learned).sum()),
+    )
+
+
+def _num_targets(stream: TokenStream, starts: Integers, lengths: Integers) -> Integers:
+    """Tokens that each piece learns; a piece predicts the tokens after its first."""
+    if not stream.has_targets or not len(starts):
+        return lengths
+    is_target = np.append(stream.is_target(0, stream.num_tokens), False)
+    edges = np.stack([starts + 1, starts + 1 + lengths], axis=1).ravel()
+    return np.add.reduceat(is_target, edges, dtype=np.int64)[::2]
 
 
 def _fit(lengths: Integers, *, capacity: int) -> list[list[int]]:

@@ -20,8 +20,10 @@ PIECE_TOKENS = 1 << 16
 class TokenStream:
     """The tokens of several files one after another, with the document each belongs to."""
 
-    def __init__(self, files: Sequence[IndexedTokens]) -> None:
+    def __init__(self, files: Sequence[IndexedTokens], *, learns_all: bool = False) -> None:
         self._files = tuple(files)
+        self.has_targets = not learns_all and any(file.is_target is not None for file in files)
+        """Whether some tokens are read and not learned."""
         self._starts = np.cumsum([0, *(file.num_tokens for file in files)], dtype=np.int64)
         self._first_documents = np.cumsum([0, *(file.num_documents for file in files)], dtype=np.int64)
 
@@ -36,6 +38,16 @@ class TokenStream:
         return int(self._first_documents[-1])
 
     @property
+    def num_targets(self) -> int:
+        """Tokens of all files that are learned."""
+        if not self.has_targets:
+            return self.num_tokens
+        return sum(
+            file.num_tokens if file.is_target is None else int(file.is_target.sum(dtype=np.int64))
+            for file in self._files
+        )
+
+    @property
     def fingerprint(self) -> str:
         """Changes with the number of tokens or documents, and with the tokens at either end of any file."""
         digest = hashlib.sha256()
@@ -43,6 +55,10 @@ class TokenStream:
             ends = (file.tokens[:FINGERPRINT_TOKENS], file.tokens[-FINGERPRINT_TOKENS:])
             digest.update(f"{file.num_tokens}/{file.num_documents}/".encode())
             digest.update(b"".join(end.astype("<i8").tobytes() for end in ends))
+            if self.has_targets and file.is_target is not None:
+                digest.update(
+                    file.is_target[:FINGERPRINT_TOKENS].tobytes() + file.is_target[-FINGERPRINT_TOKENS:].tobytes()
+                )
         return digest.hexdigest()[:16]
 
     def read(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -60,6 +76,15 @@ class TokenStream:
                 tokens[inside] = self._files[number].tokens[begin - offset : end - offset]
                 documents[inside] = self._documents_of(number, begin - offset, end - offset)
         return tokens, documents
+
+    def is_target(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Which of the tokens ``start`` to ``stop`` are learned."""
+        found = np.ones(stop - start, dtype=np.bool_)
+        for file, first in zip(self._files, self._starts[:-1].tolist(), strict=True):
+            begin, end = max(start, first), min(stop, first + file.num_tokens)
+            if self.has_targets and file.is_target is not None and begin < end:
+                found[begin - start : end - start] = file.is_target[begin - first : end - first]
+        return found
 
     def sampled(self, max_tokens: int) -> Iterator[npt.NDArray[np.integer]]:
         """Every token in pieces; pieces spread evenly over all where there are more than ``max_tokens``."""

@@ -5,20 +5,44 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwise.errors import DataError
 
-__all__ = ["ByteTokenizer", "FileTokenizer", "Tokenizer", "open_tokenizer"]
+__all__ = ["ByteTokenizer", "Encoded", "FileTokenizer", "Tokenizer", "open_tokenizer", "targets_of_spans"]
 
 NUM_BYTES = 256
 
 
+class Encoded(NamedTuple):
+    """Tokens of one example, and which of them are learned."""
+
+    tokens: npt.NDArray[np.int64]
+    is_target: npt.NDArray[np.bool_]
+
+
+def targets_of_spans(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+    """Which tokens end within one of the spans of a text, both in characters.
+
+    Where a token reaches over the start of a span it belongs to it: it holds some of what is learned.
+
+    >>> targets_of_spans([(0, 3), (3, 6), (6, 9), (0, 0)], [(4, 6)]).tolist()
+    [False, True, False, False]
+    """
+    ends = np.asarray([end for _, end in offsets], dtype=np.int64)
+    inside = [(ends > start) & (ends <= stop) for start, stop in spans]
+    return np.any(inside, axis=0) if inside else np.zeros(len(ends), dtype=np.bool_)
+
+
 class Tokenizer(Protocol):
     """What turns documents into token numbers."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file that it was read from, beside which a chat template may stand."""
 
     @property
     def vocab_size(self) -> int:
@@ -35,6 +59,12 @@ class Tokenizer(Protocol):
     def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
         """Tokens of every document, its end included."""
 
+    def encode_completion(self, prompt: str, completion: str) -> Encoded:
+        """Tokens of a prompt and its completion as one document; those of the completion and its end are learned."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones included."""
+
 
 @dataclass(frozen=True, slots=True)
 class ByteTokenizer:
@@ -44,6 +74,7 @@ class ByteTokenizer:
     [[97, 98, 256]]
     """
 
+    path: Path | None = None
     vocab_size: int = NUM_BYTES + 1
     end_token: int | None = NUM_BYTES
     fingerprint: str = "bytes"
@@ -53,11 +84,21 @@ class ByteTokenizer:
         end = np.array([NUM_BYTES], dtype=np.int64)
         return [np.concatenate([np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64), end]) for text in texts]
 
+    def encode_completion(self, prompt: str, completion: str) -> Encoded:
+        """Bytes of both and the end; the prompt's are not learned."""
+        (tokens,) = self.encode([prompt + completion])
+        return Encoded(tokens=tokens, is_target=np.arange(len(tokens)) >= len(prompt.encode()))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of the bytes; ends are left out."""
+        return bytes(token for token in tokens if token < NUM_BYTES).decode(errors="replace")
+
 
 class FileTokenizer:
     """A ``tokenizer.json`` of the tokenizers library, with the tokens it adds by itself at the start of a document."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._tokenizer: Any = _load(path)
         self.end_token = _end_token(path)
         self.vocab_size: int = (
@@ -68,6 +109,23 @@ class FileTokenizer:
     def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
         """Tokens of every document, closed by the end token unless the tokenizer closed it already."""
         return [self._closed(encoding.ids) for encoding in self._tokenizer.encode_batch_fast(list(texts))]
+
+    def encode_completion(self, prompt: str, completion: str) -> Encoded:
+        """Tokens of the joined text; those that end in the completion are learned, and the token that closes it."""
+        encoding = self._tokenizer.encode(prompt + completion)
+        tokens = self._closed(encoding.ids)
+        whole = len(prompt) + len(completion)
+        is_target = targets_of_spans(encoding.offsets, [(len(prompt), whole)])
+        return Encoded(tokens=tokens, is_target=np.append(is_target, True)[: len(tokens)] | self._is_close(tokens))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of the tokens, special ones included."""
+        return str(self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=False))
+
+    def _is_close(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """True at the last token alone, where it closes the document."""
+        is_last = np.arange(len(tokens)) == len(tokens) - 1
+        return is_last & (tokens == self.end_token) if self.end_token is not None else np.zeros_like(is_last)
 
     def _closed(self, numbers: list[int]) -> npt.NDArray[np.int64]:
         is_open = self.end_token is not None and (not numbers or numbers[-1] != self.end_token)

@@ -14,7 +14,7 @@ from shardwise.train.decoder.config import DecoderConfig
 from shardwise.train.decoder.groups import ALONE, SEQUENCE_DIM, BlockGroups, local
 from shardwise.train.decoder.rotary import rotary_table
 from shardwise.train.document_mask import document_mask
-from shardwise.train.exchange import all_reduce_forward, gathered, reduce_scatter_dim
+from shardwise.train.exchange import all_reduce_forward, all_reduced, gathered, reduce_scatter_dim
 from shardwise.train.loss import LossSettings, summed_token_loss
 from shardwise.train.spread_vocabulary import Spread, share_of_sum, spread_lookup, tokens_of_all
 
@@ -60,14 +60,31 @@ class Head(nn.Module):
         self.settings = LossSettings()
         self.spread: Spread | None = None
 
-    def forward(self, x_BSD: Tensor, labels_BS: Tensor) -> Tensor:
-        """The summed loss of all tokens that have a label, in fp32."""
+    def forward(self, x_BSD: Tensor, labels_BS: Tensor | None, places_B: Tensor | None = None) -> Tensor:
+        """The summed loss of all tokens that have a label, in fp32; or the likeliest tokens after those at places."""
+        if places_B is not None:
+            rows_B = torch.arange(x_BSD.size(0), device=x_BSD.device)
+            return self._likeliest(self.groups.enter(x_BSD)[rows_B, places_B])
+        assert labels_BS is not None
         hidden_TD = self.groups.enter(x_BSD).flatten(0, 1)
         if self.spread is not None:
             return self._spread_loss(hidden_TD, labels_BS.flatten(), self.spread)
         return summed_token_loss(
             hidden_TD, local(self.weight), labels_BS.flatten(), settings=self.settings, group=self.groups.tp
         )
+
+    def _likeliest(self, hidden_BD: Tensor) -> Tensor:
+        """The token with the largest logit after each hidden state: the lowest of several, on every rank the same."""
+        spread = self.spread
+        group = spread.group if spread is not None else self.groups.tp
+        rows_VD = local(self.weight) if spread is None else local(self.weight).to(spread.dtype)
+        largest_B, index_B = (hidden_BD.to(rows_VD.dtype) @ rows_VD.t()).float().max(dim=1)
+        if group is None:
+            return index_B
+        highest_B = all_reduced(largest_B, "max", group)
+        token_B = index_B + group.rank() * rows_VD.size(0)
+        beyond = group.size() * rows_VD.size(0)
+        return -all_reduced(-torch.where(largest_B == highest_B, token_B, beyond), "max", group)
 
     def _spread_loss(self, hidden_TD: Tensor, labels_T: Tensor, spread: Spread) -> Tensor:
         rows_VD = local(self.weight).to(spread.dtype)
@@ -153,11 +170,17 @@ class Decoder(nn.Module):
         cosines, sines = rotary_table(self.config.rope, head_dim=self.config.head_dim, positions=own)
         return Places(cosines=cosines, sines=sines, mask=document_mask(document_places_BS, self.positions))
 
-    def forward(self, x: Tensor, labels_BS: Tensor | None = None, document_places_BS: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        labels_BS: Tensor | None = None,
+        document_places_BS: Tensor | None = None,
+        next_after_B: Tensor | None = None,
+    ) -> Tensor:
         """Token ids ``(B, S)`` or hidden states ``(B, S, D)`` to the summed loss, or to hidden states.
 
         ``document_places_BS`` holds the place in its document of every token of the whole sequences, where documents
-        are not to see each other.
+        are not to see each other. ``next_after_B`` asks for the likeliest token after one place of each sequence.
         """
         places = self.places(document_places_BS)
         if self.model.embed_tokens is not None:
@@ -166,6 +189,8 @@ class Decoder(nn.Module):
             x = block(x, places)
         if self.model.norm is not None:
             x = self.model.norm(x)
-        if labels_BS is None or self.lm_head is None:
+        if self.lm_head is None or (labels_BS is None and next_after_B is None):
             return x
+        if next_after_B is not None:
+            return self.lm_head(x, None, next_after_B)
         return self.lm_head(x, labels_BS)

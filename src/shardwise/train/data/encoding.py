@@ -1,0 +1,42 @@
+"""Examples of every kind as tokens, with those that are learned."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwise.train.data.chat import BY_MARKS, BY_PREFIXES, ChatTemplate
+from shardwise.train.data.examples import Chat, Completion, Example, Text
+from shardwise.train.data.tokenizer import Encoded, Tokenizer
+
+__all__ = ["Encoder"]
+
+
+class Encoder:
+    """A tokenizer with its chat template, which is read when the first conversation comes."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._template: ChatTemplate | None = None
+        self.targets_by: set[str] = set()
+        """How the assistant's tokens were told from the others so far."""
+
+    def encode(self, examples: Sequence[Example]) -> list[Encoded]:
+        """Tokens of the examples in their order; texts are tokenised together."""
+        texts = [example.text for example in examples if isinstance(example, Text)]
+        tokens = iter(self._tokenizer.encode(texts) if texts else ())
+        encoded = []
+        for example in examples:
+            if isinstance(example, Text):
+                whole = next(tokens)
+                encoded.append(Encoded(tokens=whole, is_target=np.ones(len(whole), dtype=np.bool_)))
+            elif isinstance(example, Completion):
+                encoded.append(self._tokenizer.encode_completion(example.prompt, example.completion))
+            else:
+                encoded.append(self._chat(example))
+        return encoded
+
+    def _chat(self, chat: Chat) -> Encoded:
+        if self._template is None:
+            self._template = ChatTemplate(self._tokenizer.path)
+        self.targets_by.add(BY_MARKS if self._template.marks(chat) else BY_PREFIXES)
+        return self._template.encode(chat)

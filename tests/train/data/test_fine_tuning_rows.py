@@ -1,0 +1,191 @@
+"""Rows with prompts, completions and conversations: what of them is learned, and what a bad one is called."""
+
+import json
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from tokenizers import Tokenizer, models
+
+from shardwise.errors import DataError
+from shardwise.train.data.encoding import Encoder
+from shardwise.train.data.examples import Chat, Completion
+from shardwise.train.data.request import DataRequest, open_samples, prepare_samples, suited_packing
+from shardwise.train.data.sources import parse_source
+from shardwise.train.data.tokenizer import ByteTokenizer, open_tokenizer
+from train.data.chats import FORGETFUL, MARKED, TURNS, UNMARKED, WITH_TOOLS, chat_folder, write_rows
+from train.data.reading import read_examples
+
+
+def learned(folder, example):
+    """The text of a conversation's tokens, and of those that are learned."""
+    tokenizer = open_tokenizer(folder)
+    (encoded,) = Encoder(tokenizer).encode([example])
+    return tokenizer.decode(encoded.tokens), tokenizer.decode(encoded.tokens[encoded.is_target])
+
+
+@pytest.mark.parametrize("template", [MARKED, UNMARKED], ids=["marks", "prefixes"])
+def test_of_a_conversation_the_assistants_turns_are_learned(tmp_path, template):
+    folder = chat_folder(tmp_path / "model", template)
+    whole, answers = learned(folder, Chat(place="", messages=tuple(TURNS)))
+    assert whole == "<user>why?<end><assistant>so.<end><user>and?<end><assistant>yes<end>"
+    assert answers == "so.<end>yes<end>"
+
+
+def test_turns_before_the_completion_are_a_prompt(tmp_path):
+    path = write_rows(tmp_path / "a.jsonl", {"prompt": TURNS[:3], "completion": TURNS[3:]})
+    (example,) = read_examples(path)
+    assert learned(chat_folder(tmp_path / "model", MARKED), example)[1] == "yes<end>"
+
+
+def test_tools_reach_the_template_also_as_a_text_of_json(tmp_path):
+    tools = [{"type": "function", "function": {"name": "clock"}}]
+    rows = ({"messages": TURNS[:2], "tools": tools}, {"messages": TURNS[:2], "tools": json.dumps(tools)})
+    for example in read_examples(write_rows(tmp_path / "a.jsonl", *rows)):
+        assert learned(chat_folder(tmp_path / "model", WITH_TOOLS), example)[0].startswith("[clock]<user>why?")
+
+
+def test_of_a_completion_its_tokens_and_its_end_are_learned(tmp_path):
+    example = Completion(place="", prompt="ü: ", completion="ja")
+    assert learned(chat_folder(tmp_path / "model", UNMARKED), example) == ("ü: ja<end>", "ja<end>")
+    (encoded,) = Encoder(ByteTokenizer()).encode([example])
+    assert encoded.tokens[encoded.is_target].tolist() == [*b"ja", 256]
+
+
+def test_a_token_that_reaches_from_the_prompt_into_the_completion_is_learned(tmp_path):
+    backend = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "c": 2, "ab": 3}, merges=[("a", "b")]))
+    backend.save(str(tmp_path / "tokenizer.json"))
+    encoded = open_tokenizer(tmp_path).encode_completion("ca", "bc")
+    assert (encoded.tokens.tolist(), encoded.is_target.tolist()) == ([2, 3, 2], [False, True, True])
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused_by_line(tmp_path):
+    folder = chat_folder(tmp_path / "model", FORGETFUL)
+    path = write_rows(tmp_path / "a.jsonl", {"messages": TURNS})
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: the chat template writes message 2 otherwise") as refused:
+        learned(folder, *read_examples(path))
+    assert refused.value.fix.startswith("give a template with {% generation %} marks")
+
+
+BAD_ROWS = {
+    "no role": ({"messages": [{"from": "human", "value": "why?"}]}, "message 1 of 'messages' has no role"),
+    "no assistant": ({"messages": TURNS[:1]}, "'messages' has no turn of the assistant"),
+    "no list": ({"messages": "why?"}, "'messages' is a text, not a list of messages"),
+    "no completion": ({"prompt": "why?"}, "'prompt' is a text and 'completion' is null"),
+    "no tools": ({"messages": TURNS, "tools": "clock"}, "'tools' is no list of tools"),
+    "another name": ({"conversations": TURNS}, "there is no text under 'text', and 'conversations' is a conversation"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_a_bad_row_is_named_by_file_and_line(tmp_path, name):
+    row, says = BAD_ROWS[name]
+    path = write_rows(tmp_path / "a.jsonl", {"text": "fine"}, row)
+    with pytest.raises(DataError) as refused:
+        read_examples(path)
+    assert refused.value.message.startswith(f"{path}, line 2: {says}")
+    assert refused.value.fix
+
+
+def test_every_kind_of_file_gives_the_same_samples(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = chat_folder(tmp_path / "model", UNMARKED)
+    rows = [{"messages": TURNS[:2], "tools": None}, {"messages": TURNS, "tools": None}]
+    lines = write_rows(tmp_path / "a.jsonl", *rows)
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    datasets.Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
+    both = datasets.DatasetDict(train=datasets.Dataset.from_list(rows), tiny=datasets.Dataset.from_list(rows[:1]))
+    both.save_to_disk(str(tmp_path / "splits"))
+    sources = [lines, tmp_path / "a.parquet", tmp_path / "saved", tmp_path / "splits", f"{tmp_path / 'splits'}@tiny"]
+    opened = [
+        open_samples(
+            DataRequest(source=str(source), tokenizer=str(folder), packing="documents"),
+            seq_len=24,
+            vocab_size=300,
+            cache=tmp_path / "tokens",
+        )
+        for source in sources
+    ]
+    assert [samples.num_samples for samples in opened] == [2, 2, 2, 2, 1]
+    assert len({samples.fingerprint for samples in opened[:4]}) == 1
+    assert [(samples.sample(0).labels >= 0).sum() for samples in opened] == [8, 8, 8, 8, 4]
+
+
+def test_a_data_set_in_the_hub_cache_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    commit = "a" * 40
+    snapshot = tmp_path / "hub" / "datasets--acme--notes" / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (tmp_path / "hub" / "datasets--acme--notes" / "refs").mkdir()
+    (tmp_path / "hub" / "datasets--acme--notes" / "refs" / "main").write_text(commit, encoding="utf-8")
+    write_rows(snapshot / "train.jsonl", {"text": "a note"})
+    source = parse_source("acme/notes:0.5")
+    assert (source.path, source.split, source.weight_ratio) == (snapshot, "train", 0.5)
+    assert [example.text for example in read_examples(source)] == ["a note"]
+    assert parse_source("acme/other").split == ""
+
+
+def test_a_bad_row_of_a_data_set_is_named_and_so_are_the_splits(tmp_path):
+    datasets.Dataset.from_list([{"messages": TURNS}, {"messages": TURNS[:1]}]).save_to_disk(str(tmp_path / "saved"))
+    with pytest.raises(DataError, match="saved, split train, row 2: 'messages' has no turn of the assistant"):
+        read_examples(tmp_path / "saved")
+    datasets.DatasetDict(a=datasets.Dataset.from_list([{"text": "x"}])).save_to_disk(str(tmp_path / "splits"))
+    with pytest.raises(DataError, match=r"has no split 'train' .*: it has a$"):
+        read_examples(tmp_path / "splits")
+
+
+def test_conversations_without_a_chat_template_are_refused(tmp_path):
+    request = DataRequest(source=str(write_rows(tmp_path / "a.jsonl", {"messages": TURNS})))
+    with pytest.raises(DataError, match="conversations, and bytes have no chat template") as refused:
+        open_samples(request, seq_len=8, vocab_size=300, cache=tmp_path / "tokens")
+    assert refused.value.code == "data-template"
+
+
+def test_rows_with_prompts_are_kept_whole_unless_somebody_says_otherwise(tmp_path):
+    text = write_rows(tmp_path / "text.jsonl", {"text": "a"})
+    prompts = write_rows(tmp_path / "prompts.jsonl", {"prompt": "a", "completion": "b"})
+    assert suited_packing(DataRequest(source=str(text))) == "stream"
+    assert suited_packing(DataRequest(source=str(prompts))) == "documents"
+    assert suited_packing(DataRequest(source=str(tmp_path / "nowhere"))) == "stream"
+
+
+def rows_of(tmp_path, **choices):
+    """Rows of 5, 9 and 14 tokens, of which 2, 3 and 4 are learned, as samples of 8 bytes."""
+    rows = [{"prompt": "p" * n, "completion": "c" * m} for n, m in ((3, 1), (6, 2), (10, 3))]
+    request = DataRequest(source=str(write_rows(tmp_path / "a.jsonl", *rows)), packing="rows", **choices)
+    return open_samples(request, seq_len=8, vocab_size=300, cache=tmp_path / "tokens"), request
+
+
+@pytest.mark.parametrize(
+    ("overlong", "num_learned", "says"),
+    [
+        ("cut", [2, 3, 4], "are cut into pieces (--overlong cut); no sample holds 0 tokens"),
+        ("truncate", [2, 3], "are truncated (--overlong truncate); no sample holds 5 tokens"),
+        ("drop", [2, 3], "are left out (--overlong drop); no sample holds 14 tokens"),
+    ],
+)
+def test_what_becomes_of_rows_that_are_too_long_is_said(tmp_path, monkeypatch, overlong, num_learned, says):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    samples, request = rows_of(tmp_path, overlong=overlong)
+    found = [int((samples.sample(number).labels >= 0).sum()) for number in range(samples.num_samples)]
+    assert found == num_learned
+    said = prepare_samples(request, seq_len=8, vocab_size=300)
+    assert "9 of 28 tokens in 3 rows are learned" in said[0]
+    assert "1 of 3 rows have more than 9 tokens" in said[1]
+    assert says in said[1]
+
+
+def test_all_tokens_are_learned_where_that_is_asked_for(tmp_path):
+    samples, _ = rows_of(tmp_path, loss_on="all", overlong="drop")
+    assert [int((samples.sample(number).labels >= 0).sum()) for number in range(2)] == [4, 8]
+
+
+def test_a_stream_learns_the_same_tokens_across_the_ends_of_rows(tmp_path):
+    rows = [{"prompt": "pp", "completion": "cc"}] * 8
+    request = DataRequest(source=str(write_rows(tmp_path / "a.jsonl", *rows)), crosses_documents=True)
+    samples = open_samples(request, seq_len=10, vocab_size=300, cache=tmp_path / "tokens")
+    labels = np.concatenate([samples.sample(number).labels for number in range(samples.num_samples)])
+    assert set(labels[labels >= 0].tolist()) == {ord("c"), 256}
+    assert (labels >= 0).mean() == pytest.approx(3 / 5, abs=0.05)
