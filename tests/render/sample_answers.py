@@ -137,6 +137,7 @@ SUMMARY = ErrorSummary(
     median_absolute_fraction=0.03,
     p90_absolute_fraction=0.05,
     max_absolute_fraction=0.07,
+    in_band_fraction=1.0,
 )
 FITS = FitSummary(name="ACME", num_fits_right=11, num_fits_wrong=2, num_oom_wrong=3, num_oom_right=5)
 REPORT = AccuracyReport(

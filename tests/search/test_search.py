@@ -349,24 +349,31 @@ def test_what_fills_the_host_hides_no_plan_that_a_pin_finds(bounds):
 
 
 @pytest.mark.parametrize(
-    ("model", "cluster", "recipe", "degrees"),
+    ("model", "cluster", "recipe", "degrees", "most"),
     [
         # Before, the fastest of each set of degrees kept activations on the host, and stood for those that need not.
-        ("llama-3.1-70b", "128xa100-sxm-80", Recipe(seq_len=4096, global_batch_size=512), {"dp_shard": 128, "tp": 1}),
+        (
+            "llama-3.1-70b",
+            "128xa100-sxm-80",
+            Recipe(seq_len=4096, global_batch_size=512),
+            {"dp_shard": 128, "tp": 1},
+            1.05,
+        ),
         # Within 5 % of the fastest only once enough blocks are recomputed for it to fit safely; one shard group of 256
         # is 2.0 % slower and saves the price of tensor parallelism, 2 %: the two cost the same to a ten-thousandth.
-        ("llama-3.1-70b", "256xh100-sxm", Recipe(seq_len=8192, global_batch_size=1024), {"pp": 1, "cp": 1}),
-        ("mixtral-8x7b", "32xa100-sxm-80", Recipe(seq_len=4096, global_batch_size=256), {"dp_shard": 32, "pp": 1}),
+        ("llama-3.1-70b", "256xh100-sxm", Recipe(seq_len=8192, global_batch_size=1024), {"pp": 1, "cp": 1}, 1.05),
+        # What is 8.9 % faster divides along two axes more and interleaves sixteen chunks, which is priced higher.
+        ("mixtral-8x7b", "32xa100-sxm-80", Recipe(seq_len=4096, global_batch_size=256), {"dp_shard": 32, "pp": 1}, 1.1),
     ],
 )
-def test_a_simple_plan_is_found_where_it_has_to_be_made_safe(model, cluster, recipe, degrees):
+def test_a_simple_plan_is_found_where_it_has_to_be_made_safe(model, cluster, recipe, degrees, most):
     found = plan_8b(model=model, cluster=cluster, recipe=recipe)
     best = found.plans[0]
     assert {name: getattr(best.plan.layout, name) for name in degrees} == degrees
     assert not best.prediction.memory.is_borderline
     assert best.plan.recipe.offload == "none"
     assert not best.plan.recipe.activation_offload
-    assert best.ratio_to_best < 1.05
+    assert best.ratio_to_best < most
 
 
 def test_a_plan_for_processors_says_why_nothing_is_offloaded(make_question):

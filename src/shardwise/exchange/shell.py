@@ -330,7 +330,7 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
     program = name.rpartition("/")[2]
     if program in LAUNCHERS:
         started = _read_launcher(script, LAUNCHERS[program], words[1:])
-        if program == "srun" and started[:1] and started[0] in SHELLS and "-c" not in started[1:2]:
+        if program == "srun" and started[:1] and started[0] in SHELLS and _inner_script(started) is None:
             script.say("srun.starts_script", True, "srun")  # which says itself how many processes it starts
         return started
     if words[:2] == ACCELERATE_LAUNCH:

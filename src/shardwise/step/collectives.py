@@ -26,6 +26,8 @@ RING_BACKWARD_RATIO = 2
 SCALAR_BYTES = 4
 COMMUNICATING: frozenset[RecomputeModule] = frozenset(("mlp", "moe", "shared_experts"))
 """Modules of selective recomputation with collectives inside."""
+COUNTS = "expert counts"
+"""The name of the exchange that tells ranks how many rows each of their experts gets."""
 COUNT_BYTES = 8
 """Bytes of the int64 by which ranks tell each other how many rows each of their experts gets."""
 
@@ -260,7 +262,7 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
             yield call, 1, is_hidden
     if tells_counts:
         num_bytes = layer.feed_forward.num_experts * COUNT_BYTES
-        counts = Call(name="expert counts", kind="all_to_all", group=group, num_bytes=num_bytes, phase="forward")
+        counts = Call(name=COUNTS, kind="all_to_all", group=group, num_bytes=num_bytes, phase="forward")
         yield counts, 1, False
 
 

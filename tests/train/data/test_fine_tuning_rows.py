@@ -132,8 +132,9 @@ def test_a_bad_row_of_a_data_set_is_named_and_so_are_the_splits(tmp_path):
     with pytest.raises(DataError, match="saved, split train, row 2: 'messages' has no turn of the assistant"):
         read_examples(tmp_path / "saved")
     datasets.DatasetDict(a=datasets.Dataset.from_list([{"text": "x"}])).save_to_disk(str(tmp_path / "splits"))
-    with pytest.raises(DataError, match=r"has no split 'train' .*: it has a$"):
+    with pytest.raises(DataError) as refused:
         read_examples(tmp_path / "splits")
+    assert refused.value.message.endswith("has no split 'train' that `datasets` can read: it has a")
 
 
 def test_conversations_without_a_chat_template_are_refused(tmp_path):

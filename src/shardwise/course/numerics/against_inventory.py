@@ -16,7 +16,7 @@ from shardwise.course.numerics.world import Rank
 from shardwise.formulas.collective_volume import all_gather_factor, all_reduce_factor
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
-from shardwise.step.collectives import stage_collectives
+from shardwise.step.collectives import COUNTS, stage_collectives
 from shardwise.step.inventory import Axis, CollectiveKind, OperationPhase
 from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_activations import kept_per_run
@@ -103,9 +103,12 @@ def traffic_rows(run: Reenactment) -> tuple[TrafficRow, ...]:
 
 
 def _predicted_traffic(plan: Plan, stage: int) -> Counter[Traffic]:
+    """What the inventory holds, but for how many tokens an exchange brings, which ranks in one process know."""
     context = StageContext(plan=plan, stage=pipeline_stages(model=plan.model, layout=plan.layout)[stage])
     found: Counter[Traffic] = Counter()
     for one in stage_collectives(context):
+        if one.name.startswith(COUNTS):
+            continue
         found[one.axis, one.kind, one.group_size, one.phase] += one.num_bytes * one.count
     return found
 
