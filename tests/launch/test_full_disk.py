@@ -31,8 +31,8 @@ def train(desk, *words, limit_bytes=resource.RLIM_INFINITY):
 @pytest.mark.parametrize(
     ("size_kib", "written"),
     [
-        (8, "prediction.json"),
-        pytest.param(20, "output.log", id="no room for a word of the ranks"),
+        (12, "prediction.json"),
+        pytest.param(24, "output.log", id="no room for a word of the ranks"),
         pytest.param(120, ".memory-0000.json", id="no room for the sample of memory"),
     ],
 )

@@ -58,4 +58,4 @@ def test_a_recipe_runs_as_it_is_on_a_tiny_model(desk, name):
     assert [step["step"] for step in again["measurement"]["steps"]] == [3]
     kept = json.loads((desk / f"{name}-more" / "recipe.json").read_text(encoding="utf-8"))
     assert kept["run"] == {"device": "cpu", "steps": 3, "out": str(desk / f"{name}-more")}
-    assert kept["data"]["data"] == str(RECIPES / ("dialogues.jsonl" if "moe" in name else "corpus.jsonl"))
+    assert kept["data"]["data"] == [str(RECIPES / ("dialogues.jsonl" if "moe" in name else "corpus.jsonl"))]
