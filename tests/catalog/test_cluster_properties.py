@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 import pytest
 from hypothesis import example, given
@@ -81,7 +81,10 @@ def assert_sound(cluster):
     assert cluster.node.network.bandwidth_bytes_per_s > 0
     assert cluster.node.scale_up_domain_gpus >= 1
     assert cluster.gpu.pcie_bandwidth_bytes_per_s > 0
-    assert read_cluster(json.loads(cluster.spec_json)) == cluster
+    # A written cluster names the part that a looser name was taken for, so that only this is not said again.
+    taken = tuple(assumption for assumption in cluster.assumptions if " is taken for " in assumption)
+    again = read_cluster(json.loads(cluster.spec_json))
+    assert replace(again, assumptions=(*taken, *again.assumptions)) == cluster
 
 
 @given(TEXTS)
@@ -91,6 +94,7 @@ def assert_sound(cluster):
 @example("x" * 5000 + ".toml")
 @example("8xh100-sxm.toml")
 @example("\ud800.toml")
+@example("8xH100")
 def test_any_text_is_read_or_refused(text):
     cluster = read_or_refuse(text)
     if cluster:
