@@ -4,14 +4,17 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shardwise.explain.judgement import Judgement
-from shardwise.explain.records import Explanation, Finding, VerifiedChange
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, Throughput, TimePrediction
-from shardwise.render.run_cost import RunCost
-from shardwise.search import RankedPlan, SearchResult
+
+if TYPE_CHECKING:  # a prediction and a cost are answered without the search and the explanations
+    from shardwise.explain.judgement import Judgement
+    from shardwise.explain.records import Explanation, Finding, VerifiedChange
+    from shardwise.render.run_cost import RunCost
+    from shardwise.search import RankedPlan, SearchResult
 
 __all__ = ["Answer", "CostAnswer", "ExplainAnswer", "JudgeAnswer", "PlanAnswer", "PredictAnswer"]
 
@@ -96,10 +99,10 @@ class PredictAnswer(Answer):
 class PlanAnswer(Answer):
     """The recommended plan, and the others in order of preference."""
 
-    result: SearchResult
+    result: "SearchResult"
 
     @property
-    def plans(self) -> tuple[RankedPlan, ...]:
+    def plans(self) -> "tuple[RankedPlan, ...]":
         """Each with its plan and prediction, the recommended one first; none where nothing fits."""
         return self.result.plans
 
@@ -139,7 +142,7 @@ class PlanAnswer(Answer):
         paragraphs = self.text().strip("\n").split("\n\n")
         return "\n".join(paragraphs[:2])
 
-    def _best(self) -> RankedPlan:
+    def _best(self) -> "RankedPlan":
         from shardwise.ask.searching import no_plan
 
         if not self.result.plans:
@@ -151,7 +154,7 @@ class PlanAnswer(Answer):
 class ExplainAnswer(Answer):
     """Why a plan fits or not, what dominates, and changes that were each predicted again."""
 
-    explanation: Explanation
+    explanation: "Explanation"
 
     @property
     def plan(self) -> Plan:
@@ -164,12 +167,12 @@ class ExplainAnswer(Answer):
         return self.explanation.prediction
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> "tuple[Finding, ...]":
         """Each with its claim, its numbers, the reason and what to change."""
         return self.explanation.findings
 
     @property
-    def changes(self) -> tuple[VerifiedChange, ...]:
+    def changes(self) -> "tuple[VerifiedChange, ...]":
         """What would help, the smallest change first, each with its prediction."""
         return self.explanation.changes
 
@@ -190,7 +193,7 @@ class ExplainAnswer(Answer):
 class CostAnswer(Answer):
     """GPU-hours, days, dollars and energy of a whole run."""
 
-    run: RunCost
+    run: "RunCost"
 
     @property
     def cost(self) -> CostPrediction:
@@ -219,7 +222,7 @@ class CostAnswer(Answer):
 class JudgeAnswer(Answer):
     """What a reported rate is, and how far it is from the prediction and from the best published run."""
 
-    judgement: Judgement
+    judgement: "Judgement"
 
     def text(self) -> str:
         """What ``shardwise judge`` prints."""

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with waiting("comparing"):
         answer = judge(
-            arguments.source if arguments.cluster is not None else named_source(arguments.source),
+            named_source(arguments.source, arguments.cluster),
             arguments.cluster,
             tokens_per_s=arguments.tokens_per_s,
             tokens_per_s_per_gpu=arguments.tokens_per_s_per_gpu,
