@@ -45,10 +45,10 @@ def plan_of(
 
     Args:
         source: a plan, its file, text or mapping, or one of another tool; or a model, with a cluster.
-        cluster: of a model; a second file where the source is a file of another tool.
-        fields: of the recipe and the layout, and the engine.
-        named_model: instead of the plan's own, or what the files of another tool leave open.
-        named_cluster: instead of the plan's own, or what the files of another tool leave open.
+        cluster: what the model runs on; a second file where the source is a file of another tool.
+        fields: fields of the recipe and the layout, and the engine.
+        named_model: the model to take instead of the plan's own, or where files of another tool name none.
+        named_cluster: the cluster to take instead of the plan's own, or where files of another tool name none.
 
     Raises:
         ShardwiseError: one of them cannot be used. Rules are not checked here, but by
@@ -141,7 +141,7 @@ def checked_prediction(plan: Plan) -> Prediction:
 
 
 def priced(plan: Plan, usd_per_gpu_hour: float | None) -> Plan:
-    """The plan on its cluster at the user's price; as it is without one."""
+    """The plan, its cluster at the user's price in dollars per GPU and hour; as it is for ``None``."""
     if usd_per_gpu_hour is None:
         return plan
     described = json.loads(plan.cluster.spec_json)

@@ -56,11 +56,11 @@ def plan(
         model: name, size, ``config.json`` or fields; or a plan, whose layout is searched again.
         cluster: such as ``"64xh100-sxm"``.
         objective: what to make small: step_time, cost, cost_and_time, memory or fewest_gpus.
-        limits: of the whole run, such as ``sw.SearchBounds(deadline_days=30, max_gpus=64)``.
+        limits: limits of the whole run, such as ``sw.SearchBounds(deadline_days=30, max_gpus=64)``.
         global_batch_tokens: tokens per optimizer step, instead of ``global_batch_size`` in sequences.
         price: dollars per GPU and hour.
         calibration: a file of ``shardwise calibrate`` or ``reconcile``.
-        fields: of the recipe, ``engine``, and bounds of the layout: ``tp=8``, ``pp="1..8"``, ``recompute=["none",
+        fields: the recipe's, ``engine``, and bounds of the layout: ``tp=8``, ``pp="1..8"``, ``recompute=["none",
             "full"]``. ``precision`` may be a list of those that may be used.
 
     Raises:
@@ -91,7 +91,7 @@ def search_plan(question: Plan, bounds: SearchBounds, objective: Objective) -> S
 
 
 def with_token_batch(question: Plan, tokens: float | None, *, max_gpus: int | None) -> Plan:
-    """The question with a batch of so many tokens in sequences; as it is without."""
+    """The question with its batch set to the sequences that so many tokens make; as it is for ``None``."""
     if tokens is None:
         return question
     num_gpus = at_most(question.cluster, max_gpus).num_gpus
@@ -107,7 +107,7 @@ def bounds_of(given: Mapping[str, Any], limits: SearchBounds) -> SearchBounds:
     """The limits of a run together with the bounds of its axes.
 
     Args:
-        given: by field: degrees as text (``8``, ``1..8``, ``1,2,4``), choices as a tuple, or a flag.
+        given: the bounds by field: degrees as text (``8``, ``1..8``, ``1,2,4``), choices as a tuple, or a flag.
         limits: everything that is no axis.
     """
     read: dict[str, Any] = {axis: None if given.get(axis) is None else _read_bound(axis, given[axis]) for axis in AXES}
@@ -160,7 +160,7 @@ def what_is_missing(result: SearchResult) -> tuple[str, Sequence[TargetChange | 
 
 
 def no_plan(result: SearchResult) -> NoPlanError:
-    """The error of asking for the plan of a search that has none."""
+    """The error for a caller who asks for the plan of a search that found none."""
     because, changes = what_is_missing(result)
     fix = f"set {changes[0].change}" if changes else "read the answer's text() for what came closest"
     return NoPlanError(f"there is no plan: {because.rstrip('.')}", code="search-no-plan", fix=fix)

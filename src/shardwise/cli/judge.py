@@ -31,7 +31,7 @@ FIGURES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """PLAN, MODEL and CLUSTER, or a GPU; and one figure."""
+    """Add PLAN, or MODEL and CLUSTER, or a GPU; the figures, of which one is given; and the options of a plan."""
     add_plan_source(parser)
     add_json_option(parser)
     for option, text in FIGURES:

@@ -100,7 +100,7 @@ TOOLS = (
     ),
     ToolEntry(
         name="judge",
-        description="Whether a plan is a good one, and what an expert would change in it.",
+        description="Whether a reported rate of a plan's run is good, and what would explain it. Give one figure.",
         has_fields=False,
     ),
     ToolEntry(

@@ -22,7 +22,7 @@ def plan_from(arguments: argparse.Namespace, document: Mapping[str, object] | No
     """The plan that PLAN, or MODEL and CLUSTER, and the options describe; options win over the file.
 
     Args:
-        arguments: of the command line.
+        arguments: the parsed command line.
         document: what PLAN holds, where it was read already.
     """
     from shardwise.ask.idle_options import RECIPE_ROWS, require_read

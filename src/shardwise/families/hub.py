@@ -72,7 +72,7 @@ def _cached_file(repository: str) -> Path | None:
 
 
 def _downloaded(repository: str) -> HubConfig | str:
-    """The config as the Hub has it now, or why it gave none."""
+    """The config that the Hub sends now, or why it sends none, as the end of a sentence."""
     from urllib.request import Request, urlopen  # noqa: PLC0415 - slow to import, and few names need it
 
     from huggingface_hub import hf_hub_url  # noqa: PLC0415 - an optional library, and only names of the Hub need it
