@@ -7,8 +7,8 @@
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # type checkers take it for true, and importing typing costs more than all the rest here
 if TYPE_CHECKING:
     from shardwise.ask.answers import Answer as Answer
     from shardwise.ask.costs import cost as cost

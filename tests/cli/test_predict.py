@@ -241,3 +241,9 @@ def test_a_plan_whose_band_leaves_the_device_is_at_the_edge(command, capsys):
     assert main(words) == 0
     headline = capsys.readouterr().out.splitlines()[0]
     assert headline.startswith("It is at the edge: 77.07 GiB needed of 79.18 GiB on the fullest GPU")
+
+
+def test_an_empty_plan_on_standard_input_is_told_what_it_lacks(pipe, capsys):
+    pipe("{}")
+    assert main(["predict", "-"]) == 2
+    assert "the plan has no model [plan-missing-key]" in capsys.readouterr().err

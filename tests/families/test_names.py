@@ -91,7 +91,7 @@ def test_the_hub_is_asked_for_the_config_alone_and_within_seconds(monkeypatch):
         raise OSError("Name or service not known")
 
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(hub, "urlopen", no_network)
+    monkeypatch.setattr("urllib.request.urlopen", no_network)
     with pytest.raises(ModelError, match=r"the Hub gave no config.json \(Name or service"):
         read_model("acme/unheard-of")
     assert asked == [("https://huggingface.co/acme/unheard-of/resolve/main/config.json", 3.0)]

@@ -1,1 +1,1 @@
-"""Questions as the command line and Python ask them: a plan is read, checked and answered in one place for both."""
+"""The questions that the command line and Python both ask: here a plan is read, checked and answered for either."""

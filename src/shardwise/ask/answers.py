@@ -1,17 +1,20 @@
-"""What Python is answered: the records of an answer, its lines in a terminal, a notebook's page, and its JSON."""
+"""The answers that functions of ``shardwise`` return: records, with their text, their JSON and a notebook's page."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shardwise.explain.judgement import Judgement
-from shardwise.explain.records import Explanation, Finding, VerifiedChange
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, Throughput, TimePrediction
-from shardwise.render.run_cost import RunCost
-from shardwise.search import RankedPlan, SearchResult
+
+if TYPE_CHECKING:  # a prediction and a cost are answered without the search and the explanations
+    from shardwise.explain.judgement import Judgement
+    from shardwise.explain.records import Explanation, Finding, VerifiedChange
+    from shardwise.render.run_cost import RunCost
+    from shardwise.search import RankedPlan, SearchResult
 
 __all__ = ["Answer", "CostAnswer", "ExplainAnswer", "JudgeAnswer", "PlanAnswer", "PredictAnswer"]
 
@@ -23,14 +26,14 @@ class Answer(ABC):
 
     @abstractmethod
     def text(self) -> str:
-        """What the command of the same name prints."""
+        """Return the text that the command of the same name prints."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, object]:
-        """What the command of the same name prints with ``--json``."""
+        """Return the object that the command of the same name prints with ``--json``."""
 
     def picture(self) -> str:
-        """An SVG picture that stands above the text in a notebook; empty where there is none."""
+        """Return an SVG picture, which a notebook shows above the text; empty where an answer has none."""
         return ""
 
     def __repr__(self) -> str:
@@ -50,43 +53,43 @@ class PredictAnswer(Answer):
 
     @property
     def fits(self) -> bool:
-        """Whether it fits the devices and their hosts."""
+        """Whether the plan fits the memory of the devices and of their hosts."""
         return self.prediction.fits
 
     @property
     def memory(self) -> MemoryPrediction:
-        """Bytes of every component, stage by stage."""
+        """The bytes of every component of device memory, pipeline stage by pipeline stage."""
         return self.prediction.memory
 
     @property
     def time(self) -> TimePrediction:
-        """The step and its parts, in seconds."""
+        """The seconds of an optimizer step and of its parts."""
         return self.prediction.time
 
     @property
     def throughput(self) -> Throughput:
-        """Tokens per second, MFU and HFU."""
+        """The tokens per second, and the MFU and HFU."""
         return self.prediction.throughput
 
     @property
     def cost(self) -> CostPrediction | None:
-        """The whole run; ``None`` where the plan names no tokens."""
+        """The cost of the whole run; ``None`` where the plan does not say how many tokens it trains."""
         return self.prediction.cost
 
     def text(self) -> str:
-        """What ``shardwise predict`` prints."""
+        """Return the text that ``shardwise predict`` prints."""
         from shardwise.render.text_prediction import prediction_text
 
         return prediction_text(plan=self.plan, prediction=self.prediction)
 
     def to_dict(self) -> dict[str, object]:
-        """``shardwise.prediction/1``."""
+        """Return the prediction as an object of the schema ``shardwise.prediction/1``."""
         from shardwise.render.json_records import prediction_object
 
         return prediction_object(plan=self.plan, prediction=self.prediction)
 
     def picture(self) -> str:
-        """The memory of every pipeline stage."""
+        """Return a picture of the memory of every pipeline stage."""
         from shardwise.render.svg_memory import memory_svg
 
         return memory_svg(self.prediction.memory, title="Device memory per pipeline stage")
@@ -96,11 +99,11 @@ class PredictAnswer(Answer):
 class PlanAnswer(Answer):
     """The recommended plan, and the others in order of preference."""
 
-    result: SearchResult
+    result: "SearchResult"
 
     @property
-    def plans(self) -> tuple[RankedPlan, ...]:
-        """Each with its plan and prediction, the recommended one first; none where nothing fits."""
+    def plans(self) -> "tuple[RankedPlan, ...]":
+        """The plans that were found, each with its prediction, the recommended one first; none where nothing fits."""
         return self.result.plans
 
     @property
@@ -124,13 +127,13 @@ class PlanAnswer(Answer):
         return save_plan(self.plan, path, force=force)
 
     def text(self) -> str:
-        """The first screen of ``shardwise plan``."""
+        """Return the first screen that ``shardwise plan`` prints."""
         from shardwise.ask.searching import search_screen
 
         return search_screen(self.result)
 
     def to_dict(self) -> dict[str, object]:
-        """``shardwise.search/1``."""
+        """Return the result of the search as an object of the schema ``shardwise.search/1``."""
         from shardwise.render.json_answers import search_object
 
         return search_object(self.result)
@@ -139,7 +142,7 @@ class PlanAnswer(Answer):
         paragraphs = self.text().strip("\n").split("\n\n")
         return "\n".join(paragraphs[:2])
 
-    def _best(self) -> RankedPlan:
+    def _best(self) -> "RankedPlan":
         from shardwise.ask.searching import no_plan
 
         if not self.result.plans:
@@ -151,7 +154,7 @@ class PlanAnswer(Answer):
 class ExplainAnswer(Answer):
     """Why a plan fits or not, what dominates, and changes that were each predicted again."""
 
-    explanation: Explanation
+    explanation: "Explanation"
 
     @property
     def plan(self) -> Plan:
@@ -160,27 +163,27 @@ class ExplainAnswer(Answer):
 
     @property
     def prediction(self) -> Prediction:
-        """Its prediction, of which every number of a finding is a field."""
+        """The prediction of that plan; every number of a finding is one of its fields."""
         return self.explanation.prediction
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Each with its claim, its numbers, the reason and what to change."""
+    def findings(self) -> "tuple[Finding, ...]":
+        """The findings, each with its claim, its numbers, the reason and what to change."""
         return self.explanation.findings
 
     @property
-    def changes(self) -> tuple[VerifiedChange, ...]:
-        """What would help, the smallest change first, each with its prediction."""
+    def changes(self) -> "tuple[VerifiedChange, ...]":
+        """The changes that would help, the smallest first, each with its own prediction."""
         return self.explanation.changes
 
     def text(self) -> str:
-        """What ``shardwise explain`` prints."""
+        """Return the text that ``shardwise explain`` prints."""
         from shardwise.render.text_explanation import explanation_text
 
         return explanation_text(self.explanation)
 
     def to_dict(self) -> dict[str, object]:
-        """``shardwise.explanation/1``."""
+        """Return the explanation as an object of the schema ``shardwise.explanation/1``."""
         from shardwise.render.json_answers import explanation_object
 
         return explanation_object(self.explanation)
@@ -190,26 +193,26 @@ class ExplainAnswer(Answer):
 class CostAnswer(Answer):
     """GPU-hours, days, dollars and energy of a whole run."""
 
-    run: RunCost
+    run: "RunCost"
 
     @property
     def cost(self) -> CostPrediction:
-        """The amounts with their bands and assumptions."""
+        """The GPU-hours, days, dollars and energy, with their bands and assumptions."""
         return self.run.cost
 
     @property
     def model(self) -> ModelSpec:
-        """What is trained."""
+        """The model that is trained."""
         return self.run.model
 
     def text(self) -> str:
-        """What ``shardwise cost`` prints."""
+        """Return the text that ``shardwise cost`` prints."""
         from shardwise.render.text_cost import run_cost_text
 
         return run_cost_text(self.run)
 
     def to_dict(self) -> dict[str, object]:
-        """``shardwise.cost/1``."""
+        """Return the cost as an object of the schema ``shardwise.cost/1``."""
         from shardwise.render.json_answers import run_cost_object
 
         return run_cost_object(self.run)
@@ -219,16 +222,16 @@ class CostAnswer(Answer):
 class JudgeAnswer(Answer):
     """What a reported rate is, and how far it is from the prediction and from the best published run."""
 
-    judgement: Judgement
+    judgement: "Judgement"
 
     def text(self) -> str:
-        """What ``shardwise judge`` prints."""
+        """Return the text that ``shardwise judge`` prints."""
         from shardwise.render.text_judgement import judgement_text
 
         return judgement_text(self.judgement)
 
     def to_dict(self) -> dict[str, object]:
-        """``shardwise.judgement/1``."""
+        """Return the judgement as an object of the schema ``shardwise.judgement/1``."""
         from shardwise.render.json_answers import judgement_object
 
         return judgement_object(self.judgement)

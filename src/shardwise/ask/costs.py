@@ -25,16 +25,16 @@ def cost(
     goodput: float | None = None,
     price: float | None = None,
 ) -> CostAnswer:
-    """GPU-hours, days, dollars and energy of a whole run.
+    """Say how many GPU-hours, days, dollars and how much energy a whole run takes.
 
     Args:
         source: a plan or its file, which is priced at its predicted step; or a model, with a cluster.
         cluster: such as ``"64xh100-sxm"``; or a single GPU such as ``"h100-sxm"``, of which there are ``num_gpus``.
-        tokens: of the whole run; a plan may have them.
+        tokens: how many tokens the whole run trains; a plan may say it itself.
         num_gpus: how many GPUs, where ``cluster`` is a single one.
-        mfu: the model FLOP utilisation of a model's run.
-        seq_len: of a model's run; causal attention is then counted too.
-        goodput: share of the time that trains.
+        mfu: the model FLOP utilisation that is assumed, where the source is a model.
+        seq_len: tokens of a sample, where the source is a model; causal attention is then counted too.
+        goodput: the share of the time in which the run trains, where the source is a model.
         price: dollars per GPU and hour.
 
     Raises:
@@ -76,7 +76,7 @@ def _require_none(**given: float | None) -> None:
 
 
 def _counted(cluster: Cluster, num_gpus: int | None) -> tuple[Cluster, int]:
-    """The hardware, and how many GPUs of it are priced.
+    """The hardware, and for how many of its GPUs the run pays.
 
     Raises:
         UsageError: GPUs are counted twice.

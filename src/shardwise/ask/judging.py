@@ -1,4 +1,4 @@
-"""A reported rate of training, judged."""
+"""A rate of training that someone reports is judged: against the GPU's peak, the prediction and published runs."""
 
 from shardwise.ask.answers import JudgeAnswer
 from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, is_cluster
@@ -36,15 +36,15 @@ def judge(
         source: the plan that ran; or a model with a cluster, whose recommended plan is compared where no layout is
             given; or a GPU alone, with ``tflops`` or ``mfu``.
         cluster: such as ``"8xh200-sxm"``, only after a model.
-        tokens_per_s: of all GPUs.
-        tokens_per_s_per_gpu: of one GPU.
+        tokens_per_s: tokens per second of all GPUs together.
+        tokens_per_s_per_gpu: tokens per second of one GPU.
         tflops: TFLOP/s of one GPU, whatever was counted.
-        mfu: a share, or per cent from 1.5 on.
+        mfu: the model FLOP utilisation, as a share, or in per cent from 1.5 on.
         step_s: seconds of an optimizer step, with ``global_batch_size`` and ``seq_len``.
-        fields: of the recipe and the layout, and ``engine``.
+        fields: fields of the recipe and the layout, and ``engine``.
 
     Raises:
-        UsageError: not one figure, or a figure that is not positive.
+        UsageError: several figures or none are given, or one that is not positive.
     """
     given = {
         "tokens_per_s": tokens_per_s,

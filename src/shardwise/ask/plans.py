@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from shardwise.ask.foreign_plan import is_foreign, read_foreign
 from shardwise.ask.idle_options import ANSWER_ROWS, RECIPE_ROWS, require_read
 from shardwise.calibration_file import read_calibration
 from shardwise.catalog import read_cluster
 from shardwise.errors import PlanError, ShardwiseError, UsageError
-from shardwise.fields import plan_fields
+from shardwise.fields import field_named, plan_fields
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.plan_file import PlanSource, plan_to_json, read_plan
-from shardwise.plan_file.text import decode_plan, parse_plan_text, read_plan_bytes
+from shardwise.plan_file.text import YAML_SUFFIXES, decode_plan, parse_plan_text, read_plan_bytes
 from shardwise.plan_file.values import refuse_unknown_key
 from shardwise.predict import predict
 from shardwise.predict.calibrated_cluster import calibrated_cluster
@@ -27,8 +26,8 @@ from shardwise.rules import require_valid
 ClusterSource = str | Path | Mapping[str, object]
 Fields = Mapping[str, object]
 """Values by the names that fields of a recipe and a layout have, and ``engine``."""
-PLAN_SUFFIXES = (".json", ".yaml", ".yml")
-NO_MODEL_SUFFIXES = (".yaml", ".yml", ".jsonl")
+PLAN_SUFFIXES = (".json", *YAML_SUFFIXES)
+NO_MODEL_SUFFIXES = (*YAML_SUFFIXES, ".jsonl")
 STANDARD_INPUT = "-"
 MODEL_ALONE_FIX = "name the cluster as well: {name} 8xh100-sxm"
 CLUSTER_ALONE_FIX = "name the model as well: llama-3.1-8b {name}"
@@ -46,10 +45,10 @@ def plan_of(
 
     Args:
         source: a plan, its file, text or mapping, or one of another tool; or a model, with a cluster.
-        cluster: of a model; a second file where the source is a file of another tool.
-        fields: of the recipe and the layout, and the engine.
-        named_model: instead of the plan's own, or what the files of another tool leave open.
-        named_cluster: instead of the plan's own, or what the files of another tool leave open.
+        cluster: what the model runs on; a second file where the source is a file of another tool.
+        fields: fields of the recipe and the layout, and the engine.
+        named_model: the model to take instead of the plan's own, or where files of another tool name none.
+        named_cluster: the cluster to take instead of the plan's own, or where files of another tool name none.
 
     Raises:
         ShardwiseError: one of them cannot be used. Rules are not checked here, but by
@@ -58,6 +57,8 @@ def plan_of(
     parts = parts_of(fields)
     foreign = _foreign_files(source, cluster)
     if foreign:
+        from shardwise.ask.foreign_plan import read_foreign
+
         return read_foreign(foreign, model=named_model, cluster=named_cluster, settings=fields).plan()
     named_apart = {"model": _placed(named_model), "cluster": _placed(named_cluster)}
     parts |= {part: name for part, name in named_apart.items() if name is not None}
@@ -91,6 +92,8 @@ def _foreign_files(source: object, cluster: object) -> list[Path]:
     paths = [Path(str(word)) for word in words if str(word) != STANDARD_INPUT]
     if not paths or not all(path.is_file() for path in paths) or (cluster is not None and is_cluster(str(cluster))):
         return []  # among them a model's config.json beside a cluster of ours
+    from shardwise.ask.foreign_plan import is_foreign
+
     return paths if all(map(is_foreign, paths)) else []
 
 
@@ -118,7 +121,7 @@ def parts_of(fields: Fields) -> dict[str, object]:
     }
     if fields.get("engine"):
         parts["engine"] = fields["engine"]
-    known = (*sections["recipe"], *sections["layout"], *plan_fields(Plan)[-1:])
+    known = (*sections["recipe"], *sections["layout"], field_named(Plan, "engine"))
     names = {field.name for field in known}
     for name in fields:
         if name not in names:
@@ -138,7 +141,7 @@ def checked_prediction(plan: Plan) -> Prediction:
 
 
 def priced(plan: Plan, usd_per_gpu_hour: float | None) -> Plan:
-    """The plan on its cluster at the user's price; as it is without one."""
+    """The plan, its cluster at the user's price in dollars per GPU and hour; as it is for ``None``."""
     if usd_per_gpu_hour is None:
         return plan
     described = json.loads(plan.cluster.spec_json)
@@ -162,14 +165,14 @@ def require_model(source: Plan | PlanSource, *, beside: str) -> PlanSource:
     if isinstance(source, Mapping):
         return source
     if isinstance(source, Plan):
-        raise named_twice(f"the plan of {source.model.name}", beside)
+        raise _named_twice(f"the plan of {source.model.name}", beside)
     name = str(source)
     if name == STANDARD_INPUT or name.lower().endswith(NO_MODEL_SUFFIXES) or _is_plan_file(name):
-        raise named_twice("a plan on standard input" if name == STANDARD_INPUT else f"the plan '{name}'", beside)
+        raise _named_twice("a plan on standard input" if name == STANDARD_INPUT else f"the plan '{name}'", beside)
     return source
 
 
-def named_twice(plan: str, cluster: str) -> UsageError:
+def _named_twice(plan: str, cluster: str) -> UsageError:
     """The error of a plan beside which a cluster is named."""
     return UsageError(
         f"{plan} names its own cluster, but {cluster} was given beside it",
@@ -235,7 +238,7 @@ def save_plan(plan: Plan, path: str | Path, *, force: bool = False) -> Path:
 def plan_text(plan: Plan, path: Path) -> str:
     """The text of a plan file: YAML where its name ends so, JSON otherwise."""
     written = plan_to_json(plan)
-    if path.suffix.lower() in (".yaml", ".yml"):
+    if path.suffix.lower() in YAML_SUFFIXES:
         import yaml
 
         return str(yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=120))

@@ -24,8 +24,8 @@ def predict(
         source: a plan, a plan file or mapping, or a model (name, size, ``config.json``, fields) with a cluster.
         cluster: such as ``"64xh100-sxm"``, only after a model.
         calibration: a file of ``shardwise calibrate`` or ``reconcile``.
-        fields: of the recipe and the layout, such as ``seq_len=8192, dp_shard=8``, and ``engine``; they win over the
-            plan's own.
+        fields: fields of the recipe and the layout, such as ``seq_len=8192, dp_shard=8``, and ``engine``; they win
+            over the plan's own.
 
     Raises:
         ShardwiseError: with a message, a code and a fix, as the command line refuses.
@@ -45,7 +45,7 @@ def explain(
     Args:
         source: a plan, a plan file or mapping, or a model with a cluster.
         cluster: only after a model.
-        fields: of the recipe and the layout, and ``engine``; they win over the plan's own.
+        fields: fields of the recipe and the layout, and ``engine``; they win over the plan's own.
 
     Raises:
         ShardwiseError: with a message, a code and a fix, as the command line refuses.
@@ -64,7 +64,7 @@ def load_plan(
     """Read a plan file of ours or of another tool, and check it.
 
     Args:
-        path: of the file, its text, or the parsed document.
+        path: the path of the file, its text of several lines, or the parsed document.
         model: what is trained, where the file of another tool does not say.
         cluster: what it runs on, where the file of another tool does not say.
         fields: values that win over the file's.

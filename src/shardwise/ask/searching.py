@@ -19,7 +19,6 @@ from shardwise.recipe import Recipe
 from shardwise.render.first_screen import ScreenContext, plan_screen
 from shardwise.render.no_plan_screen import no_plan_screen
 from shardwise.search import (
-    IntRange,
     Objective,
     Relief,
     SearchBounds,
@@ -34,6 +33,9 @@ from shardwise.search import (
 from shardwise.search.shortlist import shortlist
 
 ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+DEGREES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "vpp", "ep", "expert_tp", "micro_batch_size")
+AXES = (*BOUNDED, "activation_offload", "precision")
+"""Fields whose bounds a caller gives one by one; every other limit stands in the record of the whole run."""
 
 
 def plan(
@@ -54,11 +56,11 @@ def plan(
         model: name, size, ``config.json`` or fields; or a plan, whose layout is searched again.
         cluster: such as ``"64xh100-sxm"``.
         objective: what to make small: step_time, cost, cost_and_time, memory or fewest_gpus.
-        limits: of the whole run, such as ``sw.SearchBounds(deadline_days=30, max_gpus=64)``.
+        limits: limits of the whole run, such as ``sw.SearchBounds(deadline_days=30, max_gpus=64)``.
         global_batch_tokens: tokens per optimizer step, instead of ``global_batch_size`` in sequences.
         price: dollars per GPU and hour.
         calibration: a file of ``shardwise calibrate`` or ``reconcile``.
-        fields: of the recipe, ``engine``, and bounds of the layout: ``tp=8``, ``pp="1..8"``, ``recompute=["none",
+        fields: the recipe's, ``engine``, and bounds of the layout: ``tp=8``, ``pp="1..8"``, ``recompute=["none",
             "full"]``. ``precision`` may be a list of those that may be used.
 
     Raises:
@@ -89,7 +91,7 @@ def search_plan(question: Plan, bounds: SearchBounds, objective: Objective) -> S
 
 
 def with_token_batch(question: Plan, tokens: float | None, *, max_gpus: int | None) -> Plan:
-    """The question with a batch of so many tokens in sequences; as it is without."""
+    """The question with its batch set to the sequences that so many tokens make; as it is for ``None``."""
     if tokens is None:
         return question
     num_gpus = at_most(question.cluster, max_gpus).num_gpus
@@ -105,43 +107,26 @@ def bounds_of(given: Mapping[str, Any], limits: SearchBounds) -> SearchBounds:
     """The limits of a run together with the bounds of its axes.
 
     Args:
-        given: by field: degrees as text (``8``, ``1..8``, ``1,2,4``), choices as a tuple, or a flag.
+        given: the bounds by field: degrees as text (``8``, ``1..8``, ``1,2,4``), choices as a tuple, or a flag.
         limits: everything that is no axis.
     """
+    read: dict[str, Any] = {axis: None if given.get(axis) is None else _read_bound(axis, given[axis]) for axis in AXES}
+    return replace(limits, **read)
 
-    def degrees(axis: str) -> IntRange | None:
-        text = given.get(axis)
-        return None if text is None else parse_range(str(text), axis=axis)
 
-    stages = given.get("zero_stage")
-    return replace(
-        limits,
-        dp_replicate=degrees("dp_replicate"),
-        dp_shard=degrees("dp_shard"),
-        tp=degrees("tp"),
-        cp=degrees("cp"),
-        pp=degrees("pp"),
-        vpp=degrees("vpp"),
-        ep=degrees("ep"),
-        expert_tp=degrees("expert_tp"),
-        micro_batch_size=degrees("micro_batch_size"),
-        stage_layers=parse_counts(given.get("stage_layers"), axis="stage_layers"),
-        zero_stage=None if stages is None else tuple(stage for stage in ZERO_STAGES if str(stage) in stages),
-        schedule=given.get("schedule"),
-        recompute=given.get("recompute"),
-        offload=given.get("offload"),
-        activation_offload=given.get("activation_offload"),
-        sequence_parallel=given.get("sequence_parallel"),
-        reshard_after_forward=given.get("reshard_after_forward"),
-        precision=given.get("precision"),
-    )
+def _read_bound(axis: str, bound: Any) -> Any:
+    """The bound of an axis as :class:`SearchBounds` holds it."""
+    if axis in DEGREES:
+        return parse_range(str(bound), axis=axis)
+    if axis == "stage_layers":
+        return parse_counts(bound, axis=axis)
+    return tuple(stage for stage in ZERO_STAGES if str(stage) in bound) if axis == "zero_stage" else bound
 
 
 def _with_fields(limits: SearchBounds, fields: Mapping[str, object]) -> SearchBounds:
     """The limits with the bounds that a caller in Python gave; without any, the limits as they are."""
     known = {field.name: field for field in (*plan_fields(Recipe), *plan_fields(Layout))}
-    names = (*BOUNDED, "activation_offload", "precision")
-    given = {name: _bound(known[name], fields[name]) for name in names if fields.get(name) is not None}
+    given = {name: _bound(known[name], fields[name]) for name in AXES if fields.get(name) is not None}
     given["precision"] = given["precision"] if len(given.get("precision", ())) > 1 else None
     return limits if not any(value is not None for value in given.values()) else bounds_of(given, limits)
 
@@ -175,7 +160,7 @@ def what_is_missing(result: SearchResult) -> tuple[str, Sequence[TargetChange | 
 
 
 def no_plan(result: SearchResult) -> NoPlanError:
-    """The error of asking for the plan of a search that has none."""
+    """The error for a caller who asks for the plan of a search that found none."""
     because, changes = what_is_missing(result)
     fix = f"set {changes[0].change}" if changes else "read the answer's text() for what came closest"
     return NoPlanError(f"there is no plan: {because.rstrip('.')}", code="search-no-plan", fix=fix)

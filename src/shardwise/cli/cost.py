@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"how many {arguments.gpu}?", code="cli-usage", fix="add --num-gpus 64")
     hardware = arguments.cluster or arguments.gpu
     answer = cost(
-        arguments.source if hardware is not None else named_source(arguments.source),
+        named_source(arguments.source, hardware),
         hardware,
         tokens=arguments.tokens,
         num_gpus=arguments.num_gpus,

@@ -83,7 +83,7 @@ DATA_ROWS = (
 
 
 def add_data_options(group: "argparse._ArgumentGroup") -> None:
-    """What is read, and what of it is learned."""
+    """Add the options that say which data are read, and which of their tokens are learned."""
     group.add_argument("--data", action="append", metavar="SOURCE", help=_DATA_HELP)
     group.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json or a model's folder (default: bytes)")
     group.add_argument(

@@ -48,9 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         from shardwise.render.json_reading import reading_object
         from shardwise.render.json_text import json_text
 
-        meant = {"plan": _plan_object(run_files)}
         reading = reading_object(run_files.reading, mistakes, model_name=run_files.model_name)
-        write_line(json_text({**reading, **meant}))
+        write_line(json_text({**reading, "plan": _plan_object(run_files)}))
     else:
         from shardwise.render.text_reading import reading_text
 

@@ -31,7 +31,7 @@ FIGURES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """PLAN, MODEL and CLUSTER, or a GPU; and one figure."""
+    """Add PLAN, or MODEL and CLUSTER, or a GPU; the figures, of which one is given; and the options of a plan."""
     add_plan_source(parser)
     add_json_option(parser)
     for option, text in FIGURES:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with waiting("comparing"):
         answer = judge(
-            arguments.source if arguments.cluster is not None else named_source(arguments.source),
+            named_source(arguments.source, arguments.cluster),
             arguments.cluster,
             tokens_per_s=arguments.tokens_per_s,
             tokens_per_s_per_gpu=arguments.tokens_per_s_per_gpu,

@@ -12,7 +12,7 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 from shardwise import __version__
-from shardwise.cli.mcp_tools import ToolAnswer, ToolEntry, call_tool, input_schema, known_tools
+from shardwise.cli.mcp_tools import TOOLS, ToolAnswer, ToolEntry, call_tool, input_schema
 
 PROMPT = types.Prompt(
     name="plan-a-training-run",
@@ -63,7 +63,7 @@ def _result(answer: ToolAnswer) -> types.CallToolResult:
 
 
 async def _list_tools(_: ServerRequestContext[Any], __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-    return types.ListToolsResult(tools=[_described(tool) for tool in known_tools()])
+    return types.ListToolsResult(tools=[_described(tool) for tool in TOOLS])
 
 
 def _described(tool: ToolEntry) -> types.Tool:

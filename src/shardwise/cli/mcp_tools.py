@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
-from shardwise.cli.command import COMMANDS, EXIT_DOES_NOT_FIT, EXIT_OK, find_command, make_parser
+from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, find_command, make_parser
 from shardwise.cli.main import main
 from shardwise.cli.options import amount, count, finite_number, positive_amount, positive_number, whole_number
 from shardwise.errors import UsageError
@@ -100,7 +100,7 @@ TOOLS = (
     ),
     ToolEntry(
         name="judge",
-        description="Whether a plan is a good one, and what an expert would change in it.",
+        description="Whether a reported rate of a plan's run is good, and what would explain it. Give one figure.",
         has_fields=False,
     ),
     ToolEntry(
@@ -126,18 +126,9 @@ TOOLS = (
 )
 
 
-def known_tools() -> tuple[ToolEntry, ...]:
-    """The tools whose command this version has."""
-    names = {entry.name for entry in COMMANDS}
-    return tuple(tool for tool in TOOLS if tool.name in names)
-
-
 def tools_object() -> JsonObject:
     """Every tool with its description and the JSON Schema of its arguments."""
-    rows = [
-        {"name": tool.name, "description": tool.description, "input_schema": input_schema(tool)}
-        for tool in known_tools()
-    ]
+    rows = [{"name": tool.name, "description": tool.description, "input_schema": input_schema(tool)} for tool in TOOLS]
     return {"schema": "shardwise.tools/1", "tools": rows}
 
 
@@ -195,9 +186,9 @@ def _value_schema(action: argparse.Action) -> JsonObject:
 
 def call_tool(name: str, arguments: Mapping[str, object]) -> ToolAnswer:
     """Run a command with these arguments; every error is an answer with its code and its fix."""
-    tool = next((tool for tool in known_tools() if tool.name == name), None)
+    tool = next((tool for tool in TOOLS if tool.name == name), None)
     if tool is None:
-        names = ", ".join(tool.name for tool in known_tools())
+        names = ", ".join(tool.name for tool in TOOLS)
         return _refused(f"there is no tool '{name[:40]}'", fix=f"call one of {names}")
     with TemporaryDirectory() as folder:
         try:

@@ -88,7 +88,7 @@ OPTIMIZER_ROWS = (
 
 
 def add_optimizer_options(group: "argparse._ArgumentGroup") -> None:
-    """How the optimizer that the plan names steps, and how its learning rate goes."""
+    """Add the options that say how the plan's optimizer steps and how its learning rate changes."""
     numbers, usual = OPTIMIZER_NUMBERS, OptimizerSpec()
     add_number(group, numbers, "--learning-rate", default=usual.learning_rate, metavar="RATE", text="(default: 3e-4)")
     add_number(group, numbers, "--warmup-steps", default=0, metavar="N", text="linear warm-up (default: 0)")
@@ -112,7 +112,7 @@ def add_optimizer_options(group: "argparse._ArgumentGroup") -> None:
 
 
 def given_optimizer(arguments: argparse.Namespace) -> OptimizerSpec:
-    """What the options say of the optimizer."""
+    """The numbers and the schedule of the optimizer, as the options give them."""
     usual = OptimizerSpec()
 
     def given(value: float | None, otherwise: float) -> float:

@@ -22,15 +22,13 @@ def plan_from(arguments: argparse.Namespace, document: Mapping[str, object] | No
     """The plan that PLAN, or MODEL and CLUSTER, and the options describe; options win over the file.
 
     Args:
-        arguments: of the command line.
+        arguments: the parsed command line.
         document: what PLAN holds, where it was read already.
     """
     from shardwise.ask.idle_options import RECIPE_ROWS, require_read
     from shardwise.ask.plans import plan_of
 
-    source = arguments.source
-    if document is not None or arguments.cluster is None:
-        source = document or named_source(source)
+    source = document if document is not None else named_source(arguments.source, arguments.cluster)
     plan = plan_of(source, arguments.cluster, given_fields(arguments), **_named_apart(arguments))
     require_read(RECIPE_ROWS, arguments, plan)
     return plan
@@ -53,9 +51,11 @@ def calibrated_plan_from(arguments: argparse.Namespace) -> "Plan":
     return calibrated(priced(plan_from(arguments), vars(arguments).get("price")), arguments.calibration)
 
 
-def named_source(source: str) -> str | Mapping[str, object]:
-    """What PLAN names: a path, or for '-' the document on standard input."""
-    return parse_standard_input(standard_input_lines()) if source == STANDARD_INPUT else source
+def named_source(source: str, cluster: str | None) -> str | Mapping[str, object]:
+    """What PLAN or MODEL names: the word as it is, or the document on standard input for a '-' without a cluster."""
+    if source == STANDARD_INPUT and cluster is None:
+        return parse_standard_input(standard_input_lines())
+    return source
 
 
 def given_fields(arguments: argparse.Namespace) -> dict[str, object]:

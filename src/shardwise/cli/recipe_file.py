@@ -51,20 +51,26 @@ def read_with_recipe(make: ParserMaker, words: Sequence[str], typed: argparse.Na
     arguments = parser.parse_args(words, argparse.Namespace(**vars(typed)))
     sections, given = recipe_sections(parser), _given(make(), words)
     recipe = _recipe(arguments, sections)
-    found: dict[str, object] = {} if recipe is None else {"source": str(recipe.path)}
-    from_file = set() if recipe is None else {(part, name) for part, row in recipe.values.items() for name in row}
-    for section, option in _each(sections):
-        name = option.field.name
-        if recipe is not None and (section, name) in from_file and option.action.dest not in given:
-            with naming(str(recipe.path)):
-                found[option.action.dest] = option.converted(recipe.values[section][name], place=f"{section}.{name}")
+    found: dict[str, object] = {}
     if recipe is not None:
+        found = _untyped(recipe, sections, given)
         _say_overrides(recipe, sections, given)
         arguments = parser.parse_args(words, argparse.Namespace(**{**vars(typed), **found, "source": None}))
         arguments.source = str(recipe.path)
     arguments.recipe_options = _kept(sections, recipe, given)
     arguments.from_recipe = frozenset(found) if arguments.resume is not None else frozenset()
     return arguments
+
+
+def _untyped(recipe: RecipeFile, sections: Sections, given: Mapping[str, object]) -> dict[str, object]:
+    """The arguments that a recipe has and that were not typed, by destination, as the parser would have made them."""
+    found: dict[str, object] = {}
+    for section, option in _each(sections):
+        name, held = option.field.name, recipe.values[section]
+        if name in held and option.action.dest not in given:
+            with naming(str(recipe.path)):
+                found[option.action.dest] = option.converted(held[name], place=f"{section}.{name}")
+    return found
 
 
 def keep_recipe(folder: Path, options: Mapping[str, Mapping[str, object]], plan: Mapping[str, object]) -> None:
@@ -144,19 +150,11 @@ def _read(path: Path, sections: Sections) -> RecipeFile:
         values: dict[str, dict[str, Value]] = {}
         for name, options in sections.items():
             _require_own_section(name, tree.get(name), sections)
-            values[name] = check_fields(
-                name, tree.get(name), tuple(option.field for option in options), whole="a recipe"
-            )
+            fields = {option.field.name: option for option in options}
+            given = check_fields(name, tree.get(name), tuple(one.field for one in options), whole="a recipe")
+            values[name] = {key: _beside(path.parent, fields[key], value) for key, value in given.items()}
     plan = tree.get(PLAN_PART)
-    placed = {
-        section: {
-            option.field.name: _beside(path.parent, option, values[section][option.field.name])
-            for option in options
-            if option.field.name in values[section]
-        }
-        for section, options in sections.items()
-    }
-    return RecipeFile(path=path, values=placed, plan=plan if isinstance(plan, Mapping) else {})
+    return RecipeFile(path=path, values=values, plan=plan if isinstance(plan, Mapping) else {})
 
 
 def _require_own_section(section: str, given: object, sections: Sections) -> None:

@@ -65,9 +65,9 @@ class RecipeOption:
         """What a file says where the parser kept this of the command line, unread."""
         if self.field.kind == "flag":
             return (value == self.action.const) is not self._is_negative
-        if self.field.kind in ("count", "amount"):
-            return int(str(value)) if self.field.kind == "count" else float(str(value))
-        return value
+        if self.field.kind == "count":
+            return int(str(value))
+        return float(str(value)) if self.field.kind == "amount" else value
 
     @property
     def _is_negative(self) -> bool:

@@ -26,7 +26,8 @@ def recipe_schema() -> Schema:
     """The schema of a recipe: its plan, and a section for every group of options of ``train``."""
     entry = find_command("train")
     sections = recipe_sections(make_parser(entry, entry.load()))
-    parts: Schema = {"schema": {"const": RECIPE_SCHEMA}, PLAN_PART: {"anyOf": [_plan(), _path("of a plan file")]}}
+    path: Schema = {"type": "string", "minLength": 1, "description": "path of a plan file"}
+    parts: Schema = {"schema": {"const": RECIPE_SCHEMA}, PLAN_PART: {"anyOf": [_plan(), path]}}
     parts |= {name: _group(tuple(option.field for option in options)) for name, options in sections.items()}
     return {"$schema": DIALECT, "title": RECIPE_SCHEMA, **_mapping(parts), "required": [PLAN_PART]}
 
@@ -42,10 +43,6 @@ def _plan() -> Schema:
         "engine": {"enum": [*ENGINES]},
     }
     return {**_mapping(parts), "required": ["model", "cluster", "recipe"]}
-
-
-def _path(words: str) -> Schema:
-    return {"type": "string", "minLength": 1, "description": f"path {words}"}
 
 
 def _mapping(parts: Schema) -> Schema:
@@ -72,8 +69,8 @@ def _value(field: Field) -> Schema:
         return {"type": ["number", "string", "null"], **_range(field)}
     types = {"flag": "boolean", "text": "string", "count": "integer"}
     limits = _range(field) if field.kind == "count" else {}
-    number: Schema = {"type": [types[field.kind], "null"], **limits}
-    return number if field.rest is None else {"anyOf": [number, {"const": field.rest}]}
+    value: Schema = {"type": [types[field.kind], "null"], **limits}
+    return value if field.rest is None else {"anyOf": [value, {"const": field.rest}]}
 
 
 def _range(field: Field) -> Schema:

@@ -69,7 +69,7 @@ VALIDATION_ROWS = (
 
 
 def add_validation_options(group: "argparse._ArgumentGroup") -> None:
-    """What a run is judged by, how often, and what follows."""
+    """Add the options that say by which data a run is validated, how often, and what follows."""
     numbers = VALIDATION_NUMBERS
     group.add_argument("--validation", metavar="SOURCE", help="validation data, read as --data is")
     add_number(
@@ -94,7 +94,7 @@ def add_validation_options(group: "argparse._ArgumentGroup") -> None:
 
 
 def validation_spec(arguments: argparse.Namespace) -> "ValidationSpec":
-    """What the run is judged by; paths are absolute, since workers may run in another folder."""
+    """How the run is validated; paths are absolute, since workers may run in another folder."""
     from shardwise.train.data.sources import parse_source
     from shardwise.train.job import ValidationSpec
 

@@ -9,12 +9,13 @@ import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.request import Request, urlopen
+
+from shardwise.units import MIB
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 TIMEOUT_S = 3.0
 """Seconds that connecting and reading may take: a question about a plan is not worth waiting longer for a config."""
-LARGEST_ANSWER_BYTES = 8_388_609
+LARGEST_ANSWER_BYTES = 8 * MIB + 1
 """One byte more than the largest config that is read."""
 OFFLINE_VALUES = ("1", "ON", "YES", "TRUE")
 """Values with which huggingface_hub takes ``HF_HUB_OFFLINE`` for set."""
@@ -71,7 +72,9 @@ def _cached_file(repository: str) -> Path | None:
 
 
 def _downloaded(repository: str) -> HubConfig | str:
-    """The config as the Hub has it now, or why it gave none."""
+    """The config that the Hub sends now, or why it sends none, as the end of a sentence."""
+    from urllib.request import Request, urlopen  # noqa: PLC0415 - slow to import, and few names need it
+
     from huggingface_hub import hf_hub_url  # noqa: PLC0415 - an optional library, and only names of the Hub need it
     from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415
 

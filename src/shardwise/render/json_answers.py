@@ -93,8 +93,7 @@ def explanation_object(explanation: "Explanation") -> dict[str, object]:
 
 
 def findings_object(findings: "Sequence[Finding]", *, question: "Plan | None" = None) -> dict[str, object]:
-    """Findings that are not about one predicted plan: an out-of-memory text, or a comparison of strategies, which says
-    its question."""
+    """Findings that are not about one predicted plan: those of an out-of-memory text, or of strategies."""
     asked = {} if question is None else {"question": json_value(question)}
     return {"schema": EXPLANATION_SCHEMA, **asked, **_findings(findings)}
 
@@ -165,7 +164,7 @@ def learned_object(found: "LearnedCalibration") -> dict[str, object]:
 
 
 def batch_object(samples: Sequence[object]) -> dict[str, object]:
-    """Sequences of a run's first batch."""
+    """The sequences of a run's first micro-batch, each with the parts of it that are learned and those that are not."""
     return {"schema": "shardwise.batch/1", "sequences": [json_object(sample) for sample in samples]}
 
 

@@ -9,7 +9,7 @@ READ, LEARNED = "  | ", "  > "
 
 
 class Part(Protocol):
-    """What is shown of tokens on end."""
+    """A run of neighbouring tokens that are either all learned or all read alone."""
 
     @property
     def is_learned(self) -> bool:
@@ -17,11 +17,11 @@ class Part(Protocol):
 
     @property
     def text(self) -> str:
-        """What they say."""
+        """The text that the tokens stand for."""
 
 
 class Shown(Protocol):
-    """What is shown of one sequence."""
+    """One sequence of a batch, as the text shows it."""
 
     @property
     def num_tokens(self) -> int:
@@ -37,7 +37,7 @@ class Shown(Protocol):
 
     @property
     def parts(self) -> Sequence[Part]:
-        """Its tokens."""
+        """The runs of its tokens, in their order."""
 
 
 def batch_text(samples: Sequence[Shown]) -> str:

@@ -1,4 +1,4 @@
-"""A judgement of a reported rate as text: what it is, beside what it could be, and why it is not."""
+"""The judgement of a reported rate as text: its readings, the predicted and published rates, and likely causes."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ MAX_CAUSES = 5
 
 
 def judgement_text(judgement: Judgement, *, style: TextStyle = PLAIN) -> str:
-    """Everything ``shardwise judge`` prints."""
+    """Return the text that ``shardwise judge`` prints."""
     return page_text(_parts(judgement), style=style)
 
 
