@@ -162,9 +162,7 @@ class CheckpointFolder:
         """
         complete = tuple(found for found in self.complete() if self._is_own(found.path))
         best = self.best()
-        surplus = tuple(
-            found for found in complete[: max(0, len(complete) - max(1, num_kept))] if best is None or found != best
-        )
+        surplus = tuple(found for found in complete[: max(0, len(complete) - max(1, num_kept))] if found != best)
         for checkpoint in surplus:
             self._delete(checkpoint.path)
         if complete:

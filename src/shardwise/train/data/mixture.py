@@ -110,16 +110,27 @@ def interleaved(counts: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """Every ``num_in_period``-th sample: evenly spread, as samples may lie in the order of their lengths or sources."""
+class _Derived:
+    """A base for samples that are made from one other source: they have its length, and change when it does."""
 
     samples: Samples
-    num_in_period: int
 
     @property
     def seq_len(self) -> int:
         """Tokens of a sample."""
         return self.samples.seq_len
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when any sample does."""
+        return self.samples.fingerprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut(_Derived):
+    """Every ``num_in_period``-th sample: evenly spread, as samples may lie in the order of their lengths or sources."""
+
+    num_in_period: int
 
     @property
     def num_samples(self) -> int:
@@ -137,16 +148,10 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remaining:
+class Remaining(_Derived):
     """The samples that :class:`HeldOut` leaves to train on."""
 
-    samples: Samples
     num_in_period: int
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens of a sample."""
-        return self.samples.seq_len
 
     @property
     def num_samples(self) -> int:
@@ -165,26 +170,15 @@ class Remaining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilledUp:
+class FilledUp(_Derived):
     """Samples and, behind them, ones of which nothing is learned, until their number divides by ``num_together``."""
 
-    samples: Samples
     num_together: int
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens of a sample."""
-        return self.samples.seq_len
 
     @property
     def num_samples(self) -> int:
         """Samples of one epoch."""
         return -(-self.samples.num_samples // self.num_together) * self.num_together
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when any sample does."""
-        return self.samples.fingerprint
 
     def sample(self, number: int) -> Sample:
         """A sample, or one without a label."""
