@@ -17,10 +17,10 @@ __all__ = ["ShownPart", "ShownSample", "shown_batch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPart:
-    """Tokens on end that are all learned, or all not."""
+    """Consecutive tokens of one document that are either all learned or all only read."""
 
     num_documents_before: int
-    """Documents of the sequence that end before them."""
+    """Documents of the sequence that end before these tokens."""
     is_learned: bool
     num_tokens: int
     text: str
@@ -69,7 +69,7 @@ def _shown(sample: Sample, tokenizer: Tokenizer | None) -> ShownSample:
 def _parts(
     document: int, inputs: npt.NDArray[np.int64], labels: npt.NDArray[np.int64], tokenizer: Tokenizer | None
 ) -> list[ShownPart]:
-    """A document's inputs, and the label after the last of them, which is an input of no position."""
+    """The parts of a document: its inputs and, where it is learned, the label after the last of them."""
     learned = [False, *(labels != IGNORED_LABEL).tolist()]
     tokens = [*inputs.tolist(), int(labels[-1])]
     if not learned[-1]:

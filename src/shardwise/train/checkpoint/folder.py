@@ -149,7 +149,7 @@ class CheckpointFolder:
         return Checkpoint(path=path, step=_step_of(path)) if _is_published(path) and is_complete(path) else None
 
     def mark_best(self, step: int) -> None:
-        """Name the checkpoint of a step as the best; where there is none, no checkpoint is."""
+        """Name the checkpoint of a step as the best; where that step has none, no checkpoint is named."""
         if (self.path / _name(step)).is_dir():
             _write_durably(self.path / BEST, f"{_name(step)}\n")
         else:

@@ -1,8 +1,8 @@
 """Conversations as tokens, by the tokenizer's own chat template, and which of these the assistant said.
 
-transformers renders the template. One with generation marks says itself what the assistant's tokens are. Of any other
-template, the conversation up to a turn and up to its end are rendered as well: what the longer text has more was said
-in the turn, and a token that ends there belongs to it.
+transformers renders the template. A template with generation marks says itself which tokens are the assistant's. With
+any other template, the conversation is also rendered up to the start of each turn of the assistant and up to its end:
+the text that only the longer one has was said in the turn, and a token that ends in that text belongs to the turn.
 """
 
 import hashlib

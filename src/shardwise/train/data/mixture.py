@@ -17,7 +17,7 @@ MAX_PERIOD = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Every sample of every part once in an epoch."""
+    """Samples of several parts one part after another: an epoch has every sample of every part once."""
 
     parts: tuple[Samples, ...]
 
@@ -57,7 +57,7 @@ class Mixed:
         self._counts = counts_of(weights)
         self._period = interleaved(self._counts)
         self._turns = tuple(self._period[:slot].count(part) for slot, part in enumerate(self._period))
-        """Which of its part's samples in the period each slot has."""
+        """For each slot, how many slots of the period before it have the same part."""
         self._num_periods = max(
             -(-part.num_samples // count) for part, count in zip(self._parts, self._counts, strict=True)
         )
@@ -171,7 +171,7 @@ class Remaining(_Derived):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilledUp(_Derived):
-    """Samples and, behind them, ones of which nothing is learned, until their number divides by ``num_together``."""
+    """Samples followed by empty ones without labels, as many as make their number a multiple of ``num_together``."""
 
     num_together: int
 
@@ -181,7 +181,7 @@ class FilledUp(_Derived):
         return -(-self.samples.num_samples // self.num_together) * self.num_together
 
     def sample(self, number: int) -> Sample:
-        """A sample, or one without a label."""
+        """Sample ``number``; beyond the last real one, an empty sample without labels."""
         if number < self.samples.num_samples:
             return self.samples.sample(number)
         empty = np.zeros(self.seq_len, dtype=np.int64)

@@ -138,7 +138,7 @@ def _part_of(samples: Samples, request: DataRequest, part: Part) -> Samples:
 
 
 def suited_packing(request: DataRequest) -> Packing:
-    """How rows are packed where nobody says: texts run on, and whatever has a prompt is kept whole."""
+    """The packing where the user names none: ``stream`` for texts and tokens, ``documents`` for rows with prompts."""
     try:
         source = request.sources[0]
         if holds_tokens(source):
@@ -154,7 +154,7 @@ def prepare_samples(request: DataRequest, *, seq_len: int, vocab_size: int) -> t
     """Tokenise text that was not yet, and return when the tokens can be trained on.
 
     Returns:
-        What a user has to know of them: tokens that are not learned, and what no sample holds.
+        Sentences for the user on each source: how many tokens are learned, and what no sample holds.
 
     Raises:
         DataError: the data are not what they should be, fill no sample, or hold tokens that the model does not know.
