@@ -5,6 +5,7 @@ import json
 import pytest
 
 from shardwise.cli.main import main
+from shardwise.train.data.indexed_tokens import TokenWriter, token_dtype
 
 PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "16", "--micro-batch-size", "2", "--global-batch-size", "2"]
 
@@ -49,6 +50,16 @@ def test_one_row_a_sample_as_json(rows, capsys):
         (False, "c? ", 3),
         (True, "dd", 3),
     ]
+
+
+@pytest.mark.parametrize("name", ["", "corpus", "corpus.bin"])
+def test_tokens_without_a_tokenizer_are_shown_as_numbers_however_they_are_named(tmp_path, capsys, name):
+    writer = TokenWriter(tmp_path / "corpus", dtype=token_dtype(128_256))
+    writer.add([range(1000, 1034)])
+    writer.close()
+    assert main(["train", *PLAN, "--data", str(tmp_path / name), "--no-shuffle", "--show-batch", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["sequences"][0]["parts"]
+    assert [part["text"] for part in first] == ["1000", " ".join(str(number) for number in range(1001, 1017))]
 
 
 def test_without_data_there_is_nothing_to_show(capsys):

@@ -33,8 +33,8 @@ MIN_RUN_S = 60
 MAX_RESTARTS = 10
 """How often a JobSet is started again after lost nodes and evictions."""
 FINAL_EXIT_CODES = (1, 2, 3)
-"""What our runtime ends with after a failure of its own, a refusal, and memory that did not suffice. A pod that was
-evicted or killed has 128 and more."""
+"""Our runtime exits with 1 after a failure of its own, 2 after a refusal, and 3 when memory did not suffice. A pod that
+was evicted or killed exits with 128 or more."""
 GPU_RESOURCES: Mapping[str, str] = MappingProxyType(
     {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "google": "google.com/tpu", "intel": "habana.ai/gaudi"}
 )
@@ -86,7 +86,7 @@ def start_of(plan: Plan, *, script: str, files: tuple[TextFile, ...] = ()) -> St
 
 
 def native_start(plan: Plan, job: Job) -> Start:
-    """The start of our own runtime, which itself tries again what can be mended and tells the rest by its exit code."""
+    """The start of our own runtime: it retries by itself, and its exit code names failures that no retry mends."""
     start = start_of(plan, script=str(job.folder / SCRIPT_FILE))
     return replace(start, saves=job.checkpoint.every_steps > 0, final_exit_codes=FINAL_EXIT_CODES)
 
@@ -146,7 +146,7 @@ def sbatch_text(start: Start) -> str:
 
 
 def jobset_text(start: Start) -> str:
-    """A JobSet: a pod a node under names of their own, started again from its states when a node or a pod is lost."""
+    """A JobSet that runs one pod on each node and starts all of them again when a node or a pod is lost."""
     name = start.dns_name
     policy: dict[str, object] = {"maxRestarts": MAX_RESTARTS if start.saves else 0}
     job: dict[str, object] = {

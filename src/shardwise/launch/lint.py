@@ -71,7 +71,7 @@ class Case:
 
     @property
     def num_local_ranks(self) -> int:
-        """Processes of this machine, unless it is the one that lacks some GPUs."""
+        """Processes of a machine whose GPUs are all in use; the last machine of an uneven cluster starts fewer."""
         return min(self.plan.layout.world_size, self.plan.cluster.node.gpus_per_node)
 
     @property

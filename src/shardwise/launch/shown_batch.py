@@ -2,13 +2,12 @@
 
 from dataclasses import asdict, dataclass
 from itertools import groupby, pairwise
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwise.train.data.order import SampleOrder
-from shardwise.train.data.request import DataRequest, open_samples, tokenizer_of
+from shardwise.train.data.request import SYNTHETIC, DataRequest, holds_tokens, open_samples, tokenizer_of
 from shardwise.train.data.samples import IGNORED_LABEL, Sample
 from shardwise.train.data.tokenizer import Tokenizer
 from shardwise.train.job import Job
@@ -18,10 +17,10 @@ __all__ = ["ShownPart", "ShownSample", "shown_batch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPart:
-    """Tokens on end that are all learned, or all not."""
+    """Consecutive tokens of one document that are either all learned or all only read."""
 
     num_documents_before: int
-    """Documents of the sequence that end before them."""
+    """Documents of the sequence that end before these tokens."""
     is_learned: bool
     num_tokens: int
     text: str
@@ -44,8 +43,8 @@ def shown_batch(job: Job) -> tuple[ShownSample, ...]:
     samples = open_samples(request, seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
     order = SampleOrder(num_samples=samples.num_samples, seed=job.data.seed, is_shuffled=job.data.is_shuffled)
     numbers = order.samples_at(np.arange(job.recipe.micro_batch_size))
-    has_text = request.tokenizer is not None or not Path(request.source).suffix.startswith((".bin", ".idx"))
-    tokenizer = tokenizer_of(request) if has_text else None
+    is_readable = request.tokenizer is not None or request.source == SYNTHETIC or not holds_tokens(request.sources[0])
+    tokenizer = tokenizer_of(request) if is_readable else None
     return tuple(_shown(samples.sample(int(number)), tokenizer) for number in numbers)
 
 
@@ -70,7 +69,7 @@ def _shown(sample: Sample, tokenizer: Tokenizer | None) -> ShownSample:
 def _parts(
     document: int, inputs: npt.NDArray[np.int64], labels: npt.NDArray[np.int64], tokenizer: Tokenizer | None
 ) -> list[ShownPart]:
-    """A document's inputs, and the label after the last of them, which is an input of no position."""
+    """The parts of a document: its inputs and, where it is learned, the label after the last of them."""
     learned = [False, *(labels != IGNORED_LABEL).tolist()]
     tokens = [*inputs.tolist(), int(labels[-1])]
     if not learned[-1]:

@@ -24,7 +24,7 @@ class OnePassAdamW(torch.optim.AdamW):
     ) -> None:
         super().__init__(list(groups), lr=lr, betas=betas, eps=eps, fused=True)
         self._scalars: dict[float, Tensor] = {}
-        """By learning rate, of which most runs have one for all groups."""
+        """Factors of the newest step by learning rate; most runs have one rate for all groups."""
         self._scale = (torch.ones(()), torch.zeros(()))
         self._count: Tensor | None = None
 

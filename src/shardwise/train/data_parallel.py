@@ -106,7 +106,7 @@ class UnmovedReduction:
         self._sent: Tensor | None = None
 
     def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Room for the unit's gradients, and the same room again for what they add up to."""
+        """A new buffer at the first call; the second call gets the same buffer to keep the sum in."""
         if self._sent is None:
             self._sent = torch.empty(*size, dtype=dtype, device=device)
             return self._sent

@@ -1,4 +1,4 @@
-"""What the model writes after prompts: greedily, by the forward that trains it, which keeps no keys and values.
+"""Continues prompts while a model trains: greedily, by the forward that trains it, which keeps no keys and values.
 
 Every rank computes the same prompts, so that layouts that divide matrices work as in training. Every new token costs a
 forward over sequences of ``seq_len``, the shape that blocks are compiled for; a few tokens of a few prompts are meant.
@@ -49,7 +49,7 @@ class Generator:
             file.write("\n".join(lines) + "\n")
 
     def _continued(self, prompts: tuple[Prompt, ...], size: int) -> list[list[int]]:
-        """The new tokens after each of as many prompts as a micro-batch has, up to the end token and without it."""
+        """The new tokens after each of at most ``size`` prompts, a micro-batch of them, without the end token."""
         seq_len, end = self.job.recipe.seq_len, self.tokenizer.end_token
         rows = [*prompts, *[prompts[-1]] * (size - len(prompts))]
         ids_BS = torch.zeros(len(rows), seq_len, dtype=torch.int64)
@@ -81,7 +81,7 @@ class Generator:
 
 
 def open_generator(job: Job, built: Built, *, device: torch.device) -> Generator | None:
-    """What continues the prompts of a job; ``None`` where it has none."""
+    """The generator of a job; ``None`` where the job has no prompts."""
     if job.validation.prompts is None:
         return None
     tokenizer = tokenizer_of(DataRequest(tokenizer=job.data.tokenizer))

@@ -74,7 +74,7 @@ class Trainer:
     scale: LossScale
     progress: Progress = field(default_factory=Progress)
     learning_rate: float = 0.0
-    """The newest step's, of parameters without one of their own."""
+    """Learning rate of the newest step, for parameters that have no rate of their own."""
     ends: ProcessGroup | None = None
     """Ranks of the first and the last stage, when both hold the token table and this rank is on one of the two."""
     is_stop_requested: Callable[[], bool] = lambda: False

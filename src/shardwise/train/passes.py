@@ -80,7 +80,7 @@ class PlainPasses:
         return loss_sum / self.layout.tp, num_tokens / self.layout.tp
 
     def evaluate(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
-        """One forward after the other."""
+        """Take one micro-batch after another through the whole model."""
         sums = torch.zeros(2, device=self.placed.device, dtype=torch.float64)
         for batch in batches:
             ids, labels = self.placed.place(batch)
@@ -119,7 +119,7 @@ class PipelinePasses:
         return loss_sum / self.layout.tp, (labels != IGNORED_LABEL).sum() / self.layout.tp
 
     def evaluate(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
-        """From stage to stage; the one with the head knows the loss."""
+        """Take one micro-batch after another from stage to stage; the stage with the head knows the loss."""
         sums = torch.zeros(2, device=self.placed.device, dtype=torch.float64)
         for batch in batches:
             ids, labels = self.placed.place(batch)

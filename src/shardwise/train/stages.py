@@ -116,7 +116,7 @@ class Relay:
         self._hidden = _boundaries(job, is_first=False)[1]
 
     def forward(self, ids_BS: Tensor, **places: Tensor) -> Tensor | None:
-        """What this rank's last chunk gives, which are the last hidden states where it is the model's."""
+        """The output of this rank's last chunk: on the rank with the model's last chunk, the final hidden states."""
         x: Tensor | None = None
         for index, chunk in self._chunks:
             source = self._owners[index - 1] if index else self._own

@@ -67,7 +67,7 @@ class ValidationState:
             self.best_loss, self.best_step, self.num_without_better = found.loss, found.step, 0
 
     def state_dict(self) -> dict[str, float]:
-        """Losses and counts."""
+        """The fields by name, as a checkpoint holds them."""
         return asdict(self)
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
@@ -96,7 +96,7 @@ class Validator:
 
     @property
     def is_patience_over(self) -> bool:
-        """Whether too many validations in a row brought nothing."""
+        """Whether as many validations in a row as the job allows brought no lower loss."""
         patience = self.job.validation.num_patience
         return 0 < patience <= self.state.num_without_better
 
@@ -129,7 +129,7 @@ class Validator:
 
 @contextmanager
 def _looking(built: Built) -> Iterator[None]:
-    """Within, dropout is off; afterwards FSDP2 holds shards alone, as after backward."""
+    """Turn dropout off within the block; afterwards FSDP2 holds shards alone, as after backward."""
     for chunk in built.chunks:
         chunk.eval()
     try:
@@ -145,7 +145,7 @@ def _looking(built: Built) -> Iterator[None]:
 def make_validator(
     job: Job, mesh: Mesh, built: Built, passes: EvaluatingPasses, device: torch.device
 ) -> Validator | None:
-    """What validates a job; ``None`` where nothing is to be looked at."""
+    """The validator of a job; ``None`` where the job never validates."""
     if not job.validation.every_steps:
         return None
     return Validator(

@@ -47,3 +47,10 @@ def test_a_file_without_prompts_and_none_are_refused(tmp_path):
     for name, says in (("a.txt", "holds no prompt"), ("b.txt", "there is no file")):
         with pytest.raises(DataError, match=says):
             read_prompts(tmp_path / name, tokenizer=ByteTokenizer(), seq_len=8)
+
+
+def test_prompts_that_are_not_utf8_are_refused_by_the_name_of_the_file(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(DataError, match="is not UTF-8 text") as refused:
+        read_prompts(tmp_path / "a.txt", tokenizer=ByteTokenizer(), seq_len=8)
+    assert refused.value.code == "data-text"

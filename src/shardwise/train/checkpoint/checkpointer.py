@@ -116,7 +116,7 @@ class DistributedCheckpointer:
         return self._folder is not None and every_steps > 0 and step % every_steps == 0
 
     def keep_best(self, step: int) -> None:
-        """The checkpoint of this step, which is there or will be saved next, is kept whatever else is deleted."""
+        """Keep the checkpoint of this step, which exists or is saved next, whatever other checkpoints are deleted."""
         self._best_step = step
         if self._rank == 0 and self._folder is not None and self._folder.path.is_dir():
             with writing(self._folder.path):

@@ -149,7 +149,7 @@ class CheckpointFolder:
         return Checkpoint(path=path, step=_step_of(path)) if _is_published(path) and is_complete(path) else None
 
     def mark_best(self, step: int) -> None:
-        """Name the checkpoint of a step as the best; where there is none, no checkpoint is."""
+        """Name the checkpoint of a step as the best; where that step has none, no checkpoint is named."""
         if (self.path / _name(step)).is_dir():
             _write_durably(self.path / BEST, f"{_name(step)}\n")
         else:
@@ -162,9 +162,7 @@ class CheckpointFolder:
         """
         complete = tuple(found for found in self.complete() if self._is_own(found.path))
         best = self.best()
-        surplus = tuple(
-            found for found in complete[: max(0, len(complete) - max(1, num_kept))] if best is None or found != best
-        )
+        surplus = tuple(found for found in complete[: max(0, len(complete) - max(1, num_kept))] if found != best)
         for checkpoint in surplus:
             self._delete(checkpoint.path)
         if complete:

@@ -1,8 +1,8 @@
 """Conversations as tokens, by the tokenizer's own chat template, and which of these the assistant said.
 
-transformers renders the template. One with generation marks says itself what the assistant's tokens are. Of any other
-template, the conversation up to a turn and up to its end are rendered as well: what the longer text has more was said
-in the turn, and a token that ends there belongs to it.
+transformers renders the template. A template with generation marks says itself which tokens are the assistant's. With
+any other template, the conversation is also rendered up to the start of each turn of the assistant and up to its end:
+the text that only the longer one has was said in the turn, and a token that ends in that text belongs to the turn.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from shardwise.errors import DataError
 from shardwise.train.data.examples import Chat, Turn
 from shardwise.train.data.tokenizer import Encoded, targets_of_spans
 
-__all__ = ["BY_MARKS", "BY_PREFIXES", "ChatTemplate", "template_digest"]
+__all__ = ["ChatTemplate", "template_digest"]
 
 GENERATION_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 BY_MARKS = "the template's generation marks"
@@ -36,27 +36,28 @@ class ChatTemplate:
     def __init__(self, tokenizer: Path | None) -> None:
         self._tokenizer: Any = _opened(tokenizer)
 
-    def marks(self, chat: Chat) -> bool:
-        """Whether the template says by itself which tokens of a conversation the assistant generates."""
-        tools = list(chat.tools) or None
-        return bool(not chat.num_given and GENERATION_MARK.search(self._tokenizer.get_chat_template(tools=tools)))
-
-    def encode(self, chat: Chat) -> Encoded:
-        """Tokens of a conversation, and which of them are the assistant's."""
-        encoded = self._by_marks(chat) if self.marks(chat) else self._by_prefixes(chat)
+    def encode(self, chat: Chat) -> tuple[Encoded, str]:
+        """Tokens of a conversation with those that the assistant said, and how these were told from the others."""
+        has_marks = self._has_marks(chat)
+        encoded = self._by_marks(chat) if has_marks else self._by_prefixes(chat)
         if not encoded.is_target.any():
             raise DataError(
                 f"{chat.place}: the chat template writes nothing of what the assistant says",
                 code="data-messages",
                 fix="give the assistant's turns content, or another template",
             )
-        return encoded
+        return encoded, BY_MARKS if has_marks else BY_PREFIXES
 
     def prompt(self, messages: list[dict[str, Any]], *, place: str) -> tuple[str, tuple[int, ...]]:
         """Messages as the text and the tokens after which the assistant speaks."""
         chat = Chat(place=place, messages=tuple(messages))
         text = self._applied(chat, chat.messages, tokenize=False, add_generation_prompt=True)
         return text, tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _has_marks(self, chat: Chat) -> bool:
+        """Whether the template says by itself which tokens of a conversation the assistant generates."""
+        tools = list(chat.tools) or None
+        return bool(not chat.num_given and GENERATION_MARK.search(self._tokenizer.get_chat_template(tools=tools)))
 
     def _by_marks(self, chat: Chat) -> Encoded:
         found = self._applied(chat, chat.messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)

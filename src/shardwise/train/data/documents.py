@@ -152,7 +152,7 @@ def _object_of(line: str, *, place: str) -> Mapping[str, object]:
 
 
 def extra_error(what: str, package: str) -> DataError:
-    """What to say where a package of the extra ``data`` is not installed."""
+    """The refusal where a package of the extra ``data`` is not installed."""
     return DataError(
         f"{what} needs {package}, which is not installed", code="data-extra", fix="pip install 'shardwise[data]'"
     )

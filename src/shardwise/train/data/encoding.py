@@ -1,10 +1,11 @@
 """Examples of every kind as tokens, with those that are learned."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
-from shardwise.train.data.chat import BY_MARKS, BY_PREFIXES, ChatTemplate
+from shardwise.train.data.chat import ChatTemplate
 from shardwise.train.data.examples import Chat, Completion, Example, Text
 from shardwise.train.data.tokenizer import Encoded, Tokenizer
 
@@ -16,9 +17,13 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._template: ChatTemplate | None = None
         self.targets_by: set[str] = set()
         """How the assistant's tokens were told from the others so far."""
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The chat template of the tokenizer."""
+        return ChatTemplate(self._tokenizer.path)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         """Tokens of the examples in their order; texts are tokenised together."""
@@ -36,7 +41,6 @@ class Encoder:
         return encoded
 
     def _chat(self, chat: Chat) -> Encoded:
-        if self._template is None:
-            self._template = ChatTemplate(self._tokenizer.path)
-        self.targets_by.add(BY_MARKS if self._template.marks(chat) else BY_PREFIXES)
-        return self._template.encode(chat)
+        encoded, targets_by = self.template.encode(chat)
+        self.targets_by.add(targets_by)
+        return encoded

@@ -141,7 +141,7 @@ def _is_conversation(value: object) -> bool:
 
 
 def _no_text(row: Row, field: str) -> DataError:
-    """What a row has under the field, or has instead of it."""
+    """The refusal of a row without text; it says what the row has under the field, or has instead of it."""
     value = row.fields.get(field)
     if row.is_of_table and value is None:
         return DataError(

@@ -17,7 +17,7 @@ MAX_PERIOD = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Every sample of every part once in an epoch."""
+    """Samples of several parts one part after another: an epoch has every sample of every part once."""
 
     parts: tuple[Samples, ...]
 
@@ -57,7 +57,7 @@ class Mixed:
         self._counts = counts_of(weights)
         self._period = interleaved(self._counts)
         self._turns = tuple(self._period[:slot].count(part) for slot, part in enumerate(self._period))
-        """Which of its part's samples in the period each slot has."""
+        """For each slot, how many slots of the period before it have the same part."""
         self._num_periods = max(
             -(-part.num_samples // count) for part, count in zip(self._parts, self._counts, strict=True)
         )
@@ -110,16 +110,27 @@ def interleaved(counts: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """Every ``num_in_period``-th sample: evenly spread, as samples may lie in the order of their lengths or sources."""
+class _Derived:
+    """A base for samples that are made from one other source: they have its length, and change when it does."""
 
     samples: Samples
-    num_in_period: int
 
     @property
     def seq_len(self) -> int:
         """Tokens of a sample."""
         return self.samples.seq_len
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when any sample does."""
+        return self.samples.fingerprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut(_Derived):
+    """Every ``num_in_period``-th sample: evenly spread, as samples may lie in the order of their lengths or sources."""
+
+    num_in_period: int
 
     @property
     def num_samples(self) -> int:
@@ -137,16 +148,10 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remaining:
+class Remaining(_Derived):
     """The samples that :class:`HeldOut` leaves to train on."""
 
-    samples: Samples
     num_in_period: int
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens of a sample."""
-        return self.samples.seq_len
 
     @property
     def num_samples(self) -> int:
@@ -165,29 +170,18 @@ class Remaining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilledUp:
-    """Samples and, behind them, ones of which nothing is learned, until their number divides by ``num_together``."""
+class FilledUp(_Derived):
+    """Samples followed by empty ones without labels, as many as make their number a multiple of ``num_together``."""
 
-    samples: Samples
     num_together: int
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens of a sample."""
-        return self.samples.seq_len
 
     @property
     def num_samples(self) -> int:
         """Samples of one epoch."""
         return -(-self.samples.num_samples // self.num_together) * self.num_together
 
-    @property
-    def fingerprint(self) -> str:
-        """Changes when any sample does."""
-        return self.samples.fingerprint
-
     def sample(self, number: int) -> Sample:
-        """A sample, or one without a label."""
+        """Sample ``number``; beyond the last real one, an empty sample without labels."""
         if number < self.samples.num_samples:
             return self.samples.sample(number)
         empty = np.zeros(self.seq_len, dtype=np.int64)

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from shardwise.errors import DataError
-from shardwise.train.data.chat import ChatTemplate
 from shardwise.train.data.documents import Row, read_rows
+from shardwise.train.data.encoding import Encoder
+from shardwise.train.data.examples import TEXT_FIELD
 from shardwise.train.data.tokenizer import Tokenizer
 
 __all__ = ["Prompt", "read_prompts"]
@@ -29,7 +30,7 @@ def read_prompts(path: Path, *, tokenizer: Tokenizer, seq_len: int) -> tuple[Pro
     if not path.is_file():
         raise DataError(f"there is no file {path}", code="data-not-found", fix="name a file of prompts with --generate")
     if path.suffix in (".txt", ".md"):
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = "".join(str(row.fields[TEXT_FIELD]) for row in read_rows(path, field=TEXT_FIELD)).splitlines()
         rows = [
             Row(place=f"{path}, line {number}", fields={"prompt": line})
             for number, line in enumerate(lines, start=1)
@@ -37,7 +38,8 @@ def read_prompts(path: Path, *, tokenizer: Tokenizer, seq_len: int) -> tuple[Pro
         ]
     else:
         rows = list(read_rows(path))
-    prompts = tuple(_prompt(row, tokenizer) for row in rows)
+    encoder = Encoder(tokenizer)
+    prompts = tuple(_prompt(row, tokenizer, encoder) for row in rows)
     if not prompts:
         raise DataError(f"{path} holds no prompt", code="data-too-short", fix="write a prompt on each line")
     for row, prompt in zip(rows, prompts, strict=True):
@@ -50,7 +52,7 @@ def read_prompts(path: Path, *, tokenizer: Tokenizer, seq_len: int) -> tuple[Pro
     return prompts
 
 
-def _prompt(row: Row, tokenizer: Tokenizer) -> Prompt:
+def _prompt(row: Row, tokenizer: Tokenizer, encoder: Encoder) -> Prompt:
     value = next((row.fields[name] for name in NAMES if row.fields.get(name) is not None), None)
     if isinstance(value, str):
         encoded = tokenizer.encode([value])[0].tolist()
@@ -62,5 +64,5 @@ def _prompt(row: Row, tokenizer: Tokenizer) -> Prompt:
             code="data-field",
             fix='write {"prompt": "..."} or {"messages": [...]} on each line',
         )
-    text, tokens = ChatTemplate(tokenizer.path).prompt(cast("list[dict[str, Any]]", value), place=row.place)
+    text, tokens = encoder.template.prompt(cast("list[dict[str, Any]]", value), place=row.place)
     return Prompt(text=text, tokens=tokens)

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from shardwise.errors import DataError
-from shardwise.train.data.documents import Row, find_documents, read_rows
 from shardwise.train.data.encoding import Encoder
 from shardwise.train.data.examples import TEXT_FIELD, Text, example_of
 from shardwise.train.data.indexed_tokens import read_indexed_tokens
@@ -16,6 +14,7 @@ from shardwise.train.data.prepare import Progress, cache_folder, require_cache, 
 from shardwise.train.data.samples import (
     FittedDocuments,
     PackedStream,
+    Pieces,
     Samples,
     SyntheticTokens,
     pieces_of,
@@ -23,7 +22,7 @@ from shardwise.train.data.samples import (
     too_few_tokens,
     too_short_documents,
 )
-from shardwise.train.data.sources import Source, parse_source, read_source
+from shardwise.train.data.sources import Source, parse_source, read_by_file, read_source
 from shardwise.train.data.stream import TokenStream
 from shardwise.train.data.tokenizer import Tokenizer, open_tokenizer
 from shardwise.train.job import LossOn, Overlong, Packing
@@ -31,6 +30,7 @@ from shardwise.train.job import LossOn, Overlong, Packing
 __all__ = [
     "SYNTHETIC",
     "DataRequest",
+    "holds_tokens",
     "open_samples",
     "prepare_samples",
     "require_readable",
@@ -138,12 +138,12 @@ def _part_of(samples: Samples, request: DataRequest, part: Part) -> Samples:
 
 
 def suited_packing(request: DataRequest) -> Packing:
-    """How rows are packed where nobody says: texts run on, and whatever has a prompt is kept whole."""
+    """The packing where the user names none: ``stream`` for texts and tokens, ``documents`` for rows with prompts."""
     try:
         source = request.sources[0]
-        if _token_pairs(source.path):
+        if holds_tokens(source):
             return "stream"
-        row = next(islice(read_source(source, field=request.field), 1), None)
+        row = next(read_source(source, field=request.field), None)
         is_text = row is None or isinstance(example_of(row, field=request.field), Text)
     except DataError:  # said where the data are looked at
         return "stream"
@@ -154,7 +154,7 @@ def prepare_samples(request: DataRequest, *, seq_len: int, vocab_size: int) -> t
     """Tokenise text that was not yet, and return when the tokens can be trained on.
 
     Returns:
-        What a user has to know of them: tokens that are not learned, and what no sample holds.
+        Sentences for the user on each source: how many tokens are learned, and what no sample holds.
 
     Raises:
         DataError: the data are not what they should be, fill no sample, or hold tokens that the model does not know.
@@ -164,21 +164,22 @@ def prepare_samples(request: DataRequest, *, seq_len: int, vocab_size: int) -> t
     said = []
     for source in request.sources:
         stream = _open_stream(request, source)
-        _require_trainable(request, stream, seq_len=seq_len, vocab_size=vocab_size)
-        said += [f"{source.path}: {sentence}" for sentence in _said(request, source, stream, seq_len=seq_len)]
+        pieces = _require_trainable(request, stream, seq_len=seq_len, vocab_size=vocab_size)
+        said += [f"{source.path}: {sentence}" for sentence in _said(request, source, stream, pieces, seq_len=seq_len)]
     return tuple(said)
 
 
-def _said(request: DataRequest, source: Source, stream: TokenStream, *, seq_len: int) -> Iterator[str]:
+def _said(
+    request: DataRequest, source: Source, stream: TokenStream, pieces: Pieces | None, *, seq_len: int
+) -> Iterator[str]:
     if stream.has_targets:
         by = _targets_by(request, source)
         yield (
             f"{stream.num_targets:,} of {stream.num_tokens:,} tokens in {stream.num_documents:,} rows are learned"
             + (f", the assistant's by {' and '.join(by)}" if by else "")
         )
-    if request.packing == "stream":
+    if pieces is None:
         return
-    pieces = pieces_of(stream, seq_len=seq_len, overlong=request.overlong)
     if pieces.num_overlong:
         done = {"cut": "cut into pieces", "truncate": "truncated", "drop": "left out"}[request.overlong]
         yield (
@@ -190,7 +191,7 @@ def _said(request: DataRequest, source: Source, stream: TokenStream, *, seq_len:
 
 
 def _targets_by(request: DataRequest, source: Source) -> tuple[str, ...]:
-    if _token_pairs(source.path):
+    if holds_tokens(source):
         return ()
     summary = tokenised_summary(source, tokenizer=tokenizer_of(request), field=request.field, cache=cache_folder())
     return tuple(summary["targets_by"]) if summary else ()
@@ -207,7 +208,7 @@ def require_readable(request: DataRequest, *, seq_len: int, vocab_size: int) -> 
     if request.source == SYNTHETIC:
         return
     for source in request.sources:
-        if source.split or not _token_pairs(source.path):
+        if not holds_tokens(source):
             _require_readable_text(request, source, seq_len=seq_len, vocab_size=vocab_size)
             continue
         if request.tokenizer is not None and len(request.sources) == 1:
@@ -225,7 +226,7 @@ def _require_readable_text(request: DataRequest, source: Source, *, seq_len: int
     if tokenised_summary(source, tokenizer=tokenizer, field=request.field, cache=cache) is None:
         require_cache(cache)
     encoder = Encoder(tokenizer)
-    for number, rows in enumerate(_rows_by_file(source, field=request.field)):
+    for number, rows in enumerate(read_by_file(source, field=request.field)):
         is_filled = found.fills_sample(request, seq_len=seq_len)
         if is_filled and number >= NUM_OPENED:
             return
@@ -240,14 +241,6 @@ def _require_readable_text(request: DataRequest, source: Source, *, seq_len: int
     if not found.num_tokens:
         raise DataError(f"{source.path} holds no text", code="data-too-short", fix="give files with something in them")
     found.require_sample(request, seq_len=seq_len)
-
-
-def _rows_by_file(source: Source, *, field: str) -> Iterator[Iterator[Row]]:
-    if source.split:
-        yield read_source(source, field=field)
-        return
-    for file in find_documents(source.path):
-        yield read_rows(file, field=field)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,10 +262,17 @@ class _Found:
             raise too_few_tokens(self.num_tokens, seq_len=seq_len) if is_stream else too_short_documents()
 
 
-def _require_trainable(request: DataRequest, stream: TokenStream, *, seq_len: int, vocab_size: int) -> None:
-    longest = int(stream.document_lengths().max(initial=0)) if request.packing != "stream" else 0
+def _require_trainable(request: DataRequest, stream: TokenStream, *, seq_len: int, vocab_size: int) -> Pieces | None:
+    """Return the pieces of documents that samples are made of, or ``None`` for a stream, which is cut anywhere.
+
+    Raises:
+        DataError: no sample can be made, or there are tokens that the model does not know.
+    """
+    is_stream = request.packing == "stream"
+    longest = 0 if is_stream else int(stream.document_lengths().max(initial=0))
     _Found(num_tokens=stream.num_tokens, longest=longest).require_sample(request, seq_len=seq_len)
-    if request.packing != "stream" and not len(pieces_of(stream, seq_len=seq_len, overlong=request.overlong).starts):
+    pieces = None if is_stream else pieces_of(stream, seq_len=seq_len, overlong=request.overlong)
+    if pieces is not None and not len(pieces.starts):
         raise DataError(
             f"no row is left of {stream.num_documents:,}: all are longer than {seq_len:,} tokens, or nothing of what "
             "is left of them is learned",
@@ -281,13 +281,13 @@ def _require_trainable(request: DataRequest, stream: TokenStream, *, seq_len: in
         )
     for tokens in stream.sampled(MAX_LOOKED_AT):
         require_known(tokens, vocab_size=vocab_size)
+    return pieces
 
 
 def _open_stream(
     request: DataRequest, source: Source, cache: Path | None = None, progress: Progress | None = None
 ) -> TokenStream:
-    pairs = [] if source.split else _token_pairs(source.path)
-    files = [read_indexed_tokens(stem) for stem in pairs]
+    files = [read_indexed_tokens(stem) for stem in _token_pairs(source)]
     if not files:
         folder, tokenizer = cache or cache_folder(), tokenizer_of(request)
         files = [tokenise_once(source, tokenizer=tokenizer, field=request.field, cache=folder, progress=progress)]
@@ -299,8 +299,16 @@ def tokenizer_of(request: DataRequest) -> Tokenizer:
     return open_tokenizer(Path(request.tokenizer) if request.tokenizer else None)
 
 
-def _token_pairs(path: Path) -> list[Path]:
-    """Files of tokens, without their endings: the one named, or all below a folder."""
+def holds_tokens(source: Source) -> bool:
+    """Whether a source holds tokens already, which no tokenizer has to make."""
+    return bool(_token_pairs(source))
+
+
+def _token_pairs(source: Source) -> list[Path]:
+    """Files of tokens, without their endings: the one named, or all below a folder; a split of a data set has none."""
+    path = source.path
+    if source.split:
+        return []
     if path.suffix in (".bin", ".idx"):
         return [path.with_suffix("")]
     if path.with_name(f"{path.name}.idx").is_file():

@@ -241,7 +241,7 @@ class Pieces(NamedTuple):
 
 
 def pieces_of(stream: TokenStream, *, seq_len: int, overlong: Overlong) -> Pieces:
-    """The pieces of every document, in order: longer documents are cut into several, or lose their ends, or go."""
+    """The pieces of every document, in order; ``overlong`` says what becomes of documents longer than a sample."""
     lengths = stream.document_lengths()
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])[:-1]
     predicted = np.maximum(lengths - 1, 0)

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import DataError
 from shardwise.train.data.documents import Row, extra_error, find_documents, read_rows
 
-__all__ = ["Source", "parse_source", "read_source", "source_files"]
+__all__ = ["Source", "parse_source", "read_by_file", "read_source", "source_files"]
 
 WEIGHT = re.compile(r"^(?P<rest>.+):(?P<weight>\d+(\.\d+)?)$")
 SPLIT = re.compile(r"^(?P<rest>.+)@(?P<split>[A-Za-z_][^/@]*)$")
@@ -51,9 +52,14 @@ def parse_source(text: str) -> Source:
     path = Path(name)
     if not path.exists() and HUB_NAME.match(name) and (cached := _in_hub_cache(name)) is not None:
         return Source(path=cached, split=split or DEFAULT_SPLIT, weight_ratio=weight)
-    if not split and any((path / file).is_file() for file in SAVED):
+    if not split and _is_saved(path):
         split = DEFAULT_SPLIT
     return Source(path=path.resolve(), split=split, weight_ratio=weight)
+
+
+def _is_saved(path: Path) -> bool:
+    """Whether a path is a folder that ``save_to_disk`` of `datasets` wrote."""
+    return any((path / file).is_file() for file in SAVED)
 
 
 def _in_hub_cache(name: str) -> Path | None:
@@ -84,11 +90,16 @@ def source_files(source: Source) -> tuple[Path, ...]:
 
 def read_source(source: Source, *, field: str) -> Iterator[Row]:
     """The rows of all files of a source, or of its split."""
+    return chain.from_iterable(read_by_file(source, field=field))
+
+
+def read_by_file(source: Source, *, field: str) -> Iterator[Iterator[Row]]:
+    """The rows of each file of a source; a split is read as one file."""
     if source.split:
-        yield from _read_data_set(source)
+        yield _read_data_set(source)
         return
     for file in find_documents(source.path):
-        yield from read_rows(file, field=field)
+        yield read_rows(file, field=field)
 
 
 def _read_data_set(source: Source) -> Iterator[Row]:
@@ -104,14 +115,16 @@ def _opened(source: Source) -> Any:
         raise extra_error(f"{source.path}", "datasets") from error
     disable_progress_bars()
     try:
-        if not any((source.path / file).is_file() for file in SAVED):
+        if not _is_saved(source.path):
             return load_dataset(str(source.path), split=source.split)
         saved = load_from_disk(str(source.path))
     except Exception as error:  # datasets raises what its many readers raise
         raise _no_split(source, str(error).splitlines()[0]) from error
-    if isinstance(saved, DatasetDict) and source.split not in saved:
+    if not isinstance(saved, DatasetDict):
+        return saved
+    if source.split not in saved:
         raise _no_split(source, f"it has {', '.join(saved)}")
-    return saved[source.split] if isinstance(saved, DatasetDict) else saved
+    return saved[source.split]
 
 
 def _no_split(source: Source, reason: str) -> DataError:

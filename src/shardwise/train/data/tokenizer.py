@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwise.errors import DataError
+from shardwise.train.data.documents import extra_error
 
 __all__ = ["ByteTokenizer", "Encoded", "FileTokenizer", "Tokenizer", "open_tokenizer", "targets_of_spans"]
 
@@ -150,11 +151,7 @@ def _load(path: Path) -> Any:
     try:
         from tokenizers import Tokenizer as Backend  # noqa: PLC0415 - bytes and ready tokens need none
     except ImportError as error:
-        raise DataError(
-            "reading a tokenizer.json needs tokenizers, which is not installed",
-            code="data-extra",
-            fix="pip install 'shardwise[data]'",
-        ) from error
+        raise extra_error("reading a tokenizer.json", "tokenizers") from error
     if not isinstance(_json(path).get("model"), dict):
         raise _no_tokenizer(path, "it has no field 'model'")
     try:

@@ -74,7 +74,7 @@ class Head(nn.Module):
         )
 
     def _likeliest(self, hidden_BD: Tensor) -> Tensor:
-        """The token with the largest logit after each hidden state: the lowest of several, on every rank the same."""
+        """The token with the largest logit after each hidden state; of equal ones every rank takes the lowest."""
         spread = self.spread
         group = spread.group if spread is not None else self.groups.tp
         rows_VD = local(self.weight) if spread is None else local(self.weight).to(spread.dtype)

@@ -1,4 +1,4 @@
-"""Which failures a retry can mend, and when the next attempt begins.
+"""Decides whether a retry can mend a failure, and when the next attempt begins.
 
 A rank that was killed, a hang and a lost connection can be gone at the next attempt. Memory that does not suffice, a
 loss that is no number and bad input are there again, so that a retry would only bill the same hours twice.
@@ -69,5 +69,5 @@ def next_attempt(error: ShardwiseError, *, folder: Path, num_restarts: int, befo
 
 
 def retry_text(error: ShardwiseError, following: Attempt, *, num_restarts: int) -> str:
-    """What is said between a failure and the attempt that follows it."""
+    """The sentence that the user reads between a failure and the attempt that follows it."""
     return f"{error.message}; restart {following.num_restarts} of {num_restarts} begins in {following.wait_s:.0f} s"
