@@ -257,7 +257,7 @@ def _smallest_footprint(trials: tuple[StrategyTrial, ...], question: Plan) -> Fi
 
 
 def _smallest(trial: StrategyTrial, question: Plan) -> Quantity | None:
-    """What the trial's degrees need at least: all that the strategy does not claim is made small."""
+    """The least memory that the trial's degrees need, with everything made small that the strategy does not fix."""
     if trial.plan is None:
         return None
     layout = trial.plan.layout

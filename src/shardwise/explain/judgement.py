@@ -1,4 +1,4 @@
-"""What a reported rate of training is: by which convention, beside a prediction and the best published run, and why.
+"""Judges a reported rate of training: which convention it follows, how it compares to a prediction, and why it differs.
 
 A source prints tokens per second, TFLOP/s, MFU or seconds, and seldom says what it counted. Each reading takes one way
 of counting FLOP and one peak, and says what the tokens per second and our own MFU would then be.
@@ -72,7 +72,7 @@ class RateReading:
     stated_mfu_fraction: float
     """MFU as this convention states it."""
     mfu_fraction: float
-    """MFU as ours is: causal attention once, over the dense peak."""
+    """MFU by our convention: causal attention counted once, over the dense peak."""
     predicted_ratio: float
     """Tokens per second over the predicted ones."""
     is_possible: bool
@@ -183,7 +183,7 @@ def _peak(divided_by: str, dense: FlopPerSecond) -> FlopPerSecond:
 def _readings(
     plan: Plan, prediction: Prediction, unit: ReportedUnit, amount: float, peak: FlopPerSecond
 ) -> Iterator[RateReading]:
-    """The figure by every way of counting and, where it is a share of a peak, by both peaks."""
+    """Read the figure by every way of counting FLOP and, where it is a share of a peak, by both peaks."""
     peaks = ("dense", "sparse") if unit == "mfu_fraction" else ("dense",)
     counts = _flop_counts(plan.model, plan.recipe.seq_len)
     for words, per_token in counts:
