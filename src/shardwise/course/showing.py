@@ -1,4 +1,4 @@
-"""What the pages of the course use to show a table of a lesson, and to keep a picture."""
+"""Functions with which pages of the course print a table of a lesson and keep a picture."""
 
 import sys
 from pathlib import Path

@@ -205,7 +205,7 @@ def _yaml(keys: Keys) -> str:
 
 
 def _launch_line(plan: Plan, program: str, arguments: str, *, before: str = "") -> str:
-    """torchrun on every node; ``--launcher`` writes what starts the script there."""
+    """The script that runs torchrun on one node; ``--launcher`` writes what starts it on every node."""
     num_nodes, node = plan.cluster.num_nodes, plan.cluster.node
     endpoint = f'--rdzv_endpoint "$HEAD_NODE:{RENDEZVOUS_PORT}" --rdzv_id "$RUN_ID"'
     meeting = f" --rdzv_backend c10d {endpoint}" if num_nodes > 1 else ""

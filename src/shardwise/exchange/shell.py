@@ -71,40 +71,12 @@ UV_OPTIONS = ("--with", "--extra", "--group", "--python", "-p", "--package", "--
 """Options of ``uv run`` that take a value."""
 NO_TRAINING = frozenset(
     (
-        *(
-            "[",
-            "[[",
-            "set",
-            "echo",
-            "printf",
-            "mkdir",
-            "rm",
-            "cp",
-            "mv",
-            "ln",
-            "ls",
-            "cat",
-            "cd",
-            "source",
-            ".",
-            "trap",
-        ),
+        *("[", "[[", "set", "echo", "printf", "mkdir", "rm", "cp"),
+        *("mv", "ln", "ls", "cat", "cd", "source", ".", "trap"),
         *("export", "unset", "declare", "local", "read", "shift", "getopts", "test", "for", "case", "ulimit", "sleep"),
         *("grep", "sed", "awk", "find", "tar", "unzip", "curl", "wget", "git", "pip", "conda", "mamba", "module"),
-        *(
-            "apt",
-            "apt-get",
-            "kill",
-            "pkill",
-            "scancel",
-            "ssh",
-            "scp",
-            "rsync",
-            "hostname",
-            "scontrol",
-            "nvidia-smi",
-            "tee",
-        ),
+        *("apt", "apt-get", "kill", "pkill", "scancel", "ssh"),
+        *("scp", "rsync", "hostname", "scontrol", "nvidia-smi", "tee"),
         *("huggingface-cli", "hf", "wandb", "date", "touch", "chmod", "exit", "return", "wait", "jq", "kubectl"),
     )
 )
@@ -161,7 +133,7 @@ def _is_open(text: str) -> bool:
     """Return whether a quote, or the list of an assignment, has no end yet."""
     plain = re.sub(r"\\.", "", text)
     in_list = LIST_START.match(plain) is not None and not plain.rstrip().endswith(")")
-    return in_list or _in_quotes(plain)
+    return in_list or _in_quotes(text)
 
 
 def _in_quotes(text: str) -> bool:

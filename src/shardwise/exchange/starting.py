@@ -1,4 +1,4 @@
-"""What a script that starts the processes of one node is told, whoever starts it there: a person or a launcher."""
+"""The head of a script that starts the processes of one node, whether a person or a launcher runs it there."""
 
 __all__ = ["RENDEZVOUS_PORT", "script_head"]
 

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from shardwise.engines.table import ENGINES, OWN_ENGINE, engine_profile, state_bytes
-from shardwise.explain.records import Finding, Quantity, Source
+from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_quantity, counted_states, engine_states, told_states, undivided
 from shardwise.explain.told import told
 from shardwise.plan import Plan
-from shardwise.predict.memory import most_bytes
 from shardwise.prediction import Prediction
 from shardwise.rules import find_refusals
 from shardwise.units import format_count, format_gib
@@ -79,18 +78,11 @@ def _frozen_replicas(plan: Plan, _: Prediction) -> Finding | None:
     layout, recipe = plan.layout, plan.recipe
     if recipe.adapter == "none" or layout.zero_stage == 3 or layout.data_parallel_size == 1:
         return None
-    base = most_bytes(plan, "parameters")
+    base = told_states("frozen base per GPU", plan, components=("parameters",))
     return Finding(
         topic="caution",
-        claim=f"Every GPU holds the whole frozen base ({format_gib(base)}): more data-parallel GPUs do not shrink it.",
-        numbers=(
-            Quantity(
-                name="frozen base per GPU",
-                value=base,
-                unit="bytes",
-                source=Source(plan=plan, field="most_bytes.parameters"),
-            ),
-        ),
+        claim=f"Every GPU holds the whole frozen base ({base.text}): more data-parallel GPUs do not shrink it.",
+        numbers=(base,),
         because=f"zero_stage={layout.zero_stage} divides optimizer states and gradients of trained weights, and the "
         "adapters are tiny",
         suggestion="zero_stage=3 (FSDP) divides frozen weights too",
@@ -197,21 +189,16 @@ def _whole_gradients_in_pipeline(plan: Plan, prediction: Prediction) -> Finding 
     is_torch = engine_profile(plan.engine).is_torch
     if not is_torch or layout.pp == 1 or layout.zero_stage < 2 or layout.state_shard_size == 1:
         return None
-    states, whole = engine_states(plan), most_bytes(plan, "gradients")
+    states, whole = engine_states(plan), told_states("whole gradients", plan, components=("gradients",))
     divided = states.gradient_bytes * states.num_params / (layout.tp * layout.pp * layout.state_shard_size)
-    if whole < MANY_TIMES * divided:
+    if whole.value < MANY_TIMES * divided:
         return None
     return Finding(
         topic="caution",
-        claim=f"In a pipeline every stage keeps whole gradients ({format_gib(whole)}) and gathered weights until the "
+        claim=f"In a pipeline every stage keeps whole gradients ({whole.text}) and gathered weights until the "
         f"last micro-batch, instead of {format_gib(divided)} per GPU.",
         numbers=(
-            Quantity(
-                name="whole gradients",
-                value=whole,
-                unit="bytes",
-                source=Source(plan=plan, field="most_bytes.gradients"),
-            ),
+            whole,
             Quantity(name="divided gradients", value=divided, unit="bytes"),
             told("gradients at the peak", prediction, "memory.components_bytes.gradients", "bytes"),
         ),

@@ -6,55 +6,71 @@ from itertools import chain
 from shardwise.explain.edits import TRAINING, Edit, faster_edits, host_edits, smaller_edits
 from shardwise.explain.records import VerifiedChange
 from shardwise.explain.state_counts import is_counted_by_the_textbook
+from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import Prediction
+from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.units import Bytes
 
-__all__ = ["faster_changes", "smallest_changes", "verify", "verify_edits"]
+__all__ = ["Predictions", "faster_changes", "smallest_changes", "verify", "verify_edits"]
 
 MAX_CHANGES = 8
 FASTER_RATIO = 0.99
 """A change has to win a per cent to be worth a line."""
 MAX_COMBINED = 3
 
+Predictions = dict[tuple[Layout, Recipe], Prediction]
+"""Predictions of edited plans by layout and recipe. Whoever tries edits of one plan several times passes the same ones,
+so that no plan is predicted twice."""
 
-def smallest_changes(plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES) -> tuple[VerifiedChange, ...]:
+
+def smallest_changes(
+    plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES, made: Predictions | None = None
+) -> tuple[VerifiedChange, ...]:
     """Changes that make a plan fit safely, or that save most when no single one does; smallest first.
 
     When one edit is not enough, the edits that save most for their effort are added up until the plan fits. What is
     saved is memory of the GPU, or of the host when only the host lacks it.
     """
-    saving = [change for change in _tried(plan, prediction) if _relief_bytes(change, prediction) > 0]
+    made = {} if made is None else made
+    saving = [change for change in _tried(plan, prediction, made) if _relief_bytes(change, prediction) > 0]
     fitting = sorted((change for change in saving if change.fits), key=_by_effort)
     safe = [change for change in fitting if not change.is_borderline]
     if fitting:
         return tuple((safe or fitting)[:limit])
-    combined = _combine(plan, prediction)
+    combined = _combine(plan, prediction, made)
     helpful = sorted(saving, key=lambda change: -_relief_bytes(change, prediction))[: limit - len(combined)]
     return (*combined, *helpful)
 
 
-def faster_changes(plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES) -> tuple[VerifiedChange, ...]:
+def faster_changes(
+    plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES, made: Predictions | None = None
+) -> tuple[VerifiedChange, ...]:
     """Changes that keep a fitting plan fitting and make the step shorter, the largest gain of each effort first."""
-    tried = verify_edits(faster_edits(plan), plan=plan, prediction=prediction)
+    tried = verify_edits(faster_edits(plan), plan=plan, prediction=prediction, made=made)
     winning = [change for change in tried if change.fits and change.step_ratio < FASTER_RATIO]
     return tuple(sorted(winning, key=_by_effort)[:limit])
 
 
-def verify_edits(edits: Iterable[Edit], *, plan: Plan, prediction: Prediction) -> Iterator[VerifiedChange]:
+def verify_edits(
+    edits: Iterable[Edit], *, plan: Plan, prediction: Prediction, made: Predictions | None = None
+) -> Iterator[VerifiedChange]:
     """Each edit that breaks no rule, with what its plan was predicted to need; the same plan is tried once.
 
     Under the textbook convention an edit is left out when that arithmetic does not see it.
     """
+    made = {} if made is None else made
     seen = {(plan.layout, plan.recipe)}
     for edit in edits:
         key = (edit.plan.layout, edit.plan.recipe)
         if key in seen or find_errors(edit.plan) or not _is_counted(plan, edit.plan):
             continue
         seen.add(key)
-        yield verify(edit, prediction=prediction)
+        if key not in made:
+            made[key] = predict(edit.plan)
+        yield _beside(edit, made[key], prediction)
 
 
 def _is_counted(plan: Plan, edited: Plan) -> bool:
@@ -63,7 +79,10 @@ def _is_counted(plan: Plan, edited: Plan) -> bool:
 
 def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:
     """An edit with the prediction of the edited plan beside that of the original plan."""
-    predicted = predict(edit.plan)
+    return _beside(edit, predict(edit.plan), prediction)
+
+
+def _beside(edit: Edit, predicted: Prediction, prediction: Prediction) -> VerifiedChange:
     return VerifiedChange(
         edit=edit.text,
         cost=edit.cost,
@@ -80,10 +99,10 @@ def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:
     )
 
 
-def _tried(plan: Plan, prediction: Prediction) -> Iterator[VerifiedChange]:
+def _tried(plan: Plan, prediction: Prediction, made: Predictions) -> Iterator[VerifiedChange]:
     """Every edit that may save what the plan lacks."""
     edits = smaller_edits(plan) if prediction.memory.fits_host else chain(host_edits(plan), smaller_edits(plan))
-    return verify_edits(edits, plan=plan, prediction=prediction)
+    return verify_edits(edits, plan=plan, prediction=prediction, made=made)
 
 
 def _relief_bytes(change: VerifiedChange, prediction: Prediction) -> Bytes:
@@ -96,7 +115,7 @@ def _by_effort(change: VerifiedChange) -> tuple[int, float, int, str]:
     return (change.effort, round(change.step_ratio, 4), change.device_used_bytes, change.edit)
 
 
-def _combine(plan: Plan, prediction: Prediction) -> tuple[VerifiedChange, ...]:
+def _combine(plan: Plan, prediction: Prediction, made: Predictions) -> tuple[VerifiedChange, ...]:
     """One change made of several edits, greedily: the edit that saves most of the smallest sufficient effort."""
     texts: list[str] = []
     costs: list[str] = []
@@ -104,7 +123,7 @@ def _combine(plan: Plan, prediction: Prediction) -> tuple[VerifiedChange, ...]:
     for _ in range(MAX_COMBINED):
         saving = [
             change
-            for change in _tried(current, now)
+            for change in _tried(current, now, made)
             if _relief_bytes(change, now) > 0 and change.effort <= TRAINING and not _is_lora(change)
         ]
         if not saving:
@@ -113,10 +132,11 @@ def _combine(plan: Plan, prediction: Prediction) -> tuple[VerifiedChange, ...]:
         best = fitting[0] if fitting else _most_relief(saving, now)
         texts.append(best.edit)
         costs.append(best.cost)
-        effort, current, now = max(effort, best.effort), best.plan, predict(best.plan)
+        effort, current = max(effort, best.effort), best.plan
+        now = made[current.layout, current.recipe]
         if best.fits:
             edit = Edit(text=" and ".join(texts), cost="; ".join(costs), effort=effort, plan=best.plan)
-            return (verify(edit, prediction=prediction),)
+            return (_beside(edit, now, prediction),)
     return ()
 
 

@@ -126,10 +126,10 @@ def _is_wide(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     states = counted_states(question).bytes_per_param * layer_params
     is_wide = states > LARGE_LAYER_FRACTION * capacity
     tensor, plain = trial_named(trials, "tensor parallel with"), _fastest(trials, without="tensor")
-    compared, advice = "", _width_advice(question, tensor, states / capacity)
+    compares, advice = "", _width_advice(question, tensor, states / capacity)
     if tensor is not None and tensor.prediction is not None and plain is not None and plain.prediction is not None:
         ratio = tensor.prediction.time.step_s / plain.prediction.time.step_s
-        compared = f"; with tensor parallelism the step takes {ratio:.2f} times that of {plain.strategy.name}"
+        compares = f"; with tensor parallelism the step takes {ratio:.2f} times that of {plain.strategy.name}"
         if ratio < 1:
             advice = "tensor parallelism inside a node is faster here"
         elif is_wide:
@@ -139,7 +139,7 @@ def _is_wide(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     return Finding(
         topic="checklist",
         claim=f"Is it wide? {'yes' if is_wide else 'no'}: its largest layer has {format_count(layer_params)} "
-        f"parameters, {format_gib(states)} of states, {format_percent(states / capacity)} of a GPU{compared}.",
+        f"parameters, {format_gib(states)} of states, {format_percent(states / capacity)} of a GPU{compares}.",
         numbers=(
             Quantity(name="hidden size", value=model.hidden_size, unit="count"),
             Quantity(name="states of the largest layer", value=states, unit="bytes"),
@@ -257,7 +257,7 @@ def _smallest_footprint(trials: tuple[StrategyTrial, ...], question: Plan) -> Fi
 
 
 def _smallest(trial: StrategyTrial, question: Plan) -> Quantity | None:
-    """What the trial's degrees need at least: all that the strategy does not claim is made small."""
+    """The least memory that the trial's degrees need, with everything made small that the strategy does not fix."""
     if trial.plan is None:
         return None
     layout = trial.plan.layout

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from shardwise.engines.table import ENGINES
-from shardwise.explain.changes import verify_edits
+from shardwise.explain.changes import Predictions, verify_edits
 from shardwise.explain.edits import FLAG, LAYOUT, TRAINING, Edit, recipe_edit, with_pinned_batch
 from shardwise.explain.records import Finding, Quantity, VerifiedChange
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules.degrees import divisors
+from shardwise.rules.world import fast_domain_gpus
 from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS
 from shardwise.search.uneven_stages import head_blocks, uneven_stages
 from shardwise.units import format_gib, format_seconds
@@ -58,14 +59,15 @@ class Choice:
     """Plans without it or with less of it, those without it first."""
 
 
-def choice_findings(plan: Plan, prediction: Prediction) -> tuple[Finding, ...]:
+def choice_findings(plan: Plan, prediction: Prediction, *, made: Predictions | None = None) -> tuple[Finding, ...]:
     """Each choice that another plan does better without: faster, or as fast in much less memory. Dearest first."""
     pinned, found = with_pinned_batch(plan), []
+    made = {} if made is None else made
     for choice in CHOICES:
         words = choice.words(plan)
         if not words:
             continue
-        tried = verify_edits(choice.edits(pinned), plan=plan, prediction=prediction)
+        tried = verify_edits(choice.edits(pinned), plan=plan, prediction=prediction, made=made)
         better = [change for change in tried if _is_better(change, prediction)]
         if better:
             change = _best(better)
@@ -169,7 +171,7 @@ def _with_fewer(plan: Plan, axis: str, smaller: int) -> Layout:
 
 def _with_more_experts(plan: Plan, layout: Layout) -> Iterator[Layout]:
     """A layout with its experts divided over a domain of fast links first, where they are not, then as it is."""
-    moe, domain = plan.model.moe, _domain_gpus(plan)
+    moe, domain = plan.model.moe, fast_domain_gpus(plan.cluster)
     if moe is not None:
         for ep in reversed(divisors(moe.num_experts)):
             if layout.ep < ep <= domain:
@@ -196,13 +198,8 @@ def _layout_edit(plan: Plan, layout: Layout, micro_batch_size: int) -> Edit:
     )
 
 
-def _domain_gpus(plan: Plan) -> int:
-    node = plan.cluster.node
-    return max(node.scale_up_domain_gpus, node.gpus_per_node)
-
-
 def _num_servers(plan: Plan, ranks: int) -> int:
-    return -(-ranks // _domain_gpus(plan))
+    return -(-ranks // fast_domain_gpus(plan.cluster))
 
 
 def _expert_words(plan: Plan) -> str:
@@ -212,7 +209,7 @@ def _expert_words(plan: Plan) -> str:
 
 def _narrower_experts(plan: Plan) -> Edits:
     for ep in reversed(divisors(plan.layout.ep)):
-        if ep * plan.layout.expert_tp <= _domain_gpus(plan):
+        if ep * plan.layout.expert_tp <= fast_domain_gpus(plan.cluster):
             yield _layout_edit(plan, replace(plan.layout, ep=ep), plan.recipe.micro_batch_size)
 
 

@@ -1,7 +1,7 @@
 """Everything there is to say about one plan: verdict, memory, time, traps, world sizes, and what to change."""
 
 from shardwise.explain.cautions import cautions
-from shardwise.explain.changes import faster_changes, smallest_changes
+from shardwise.explain.changes import Predictions, faster_changes, smallest_changes
 from shardwise.explain.choices import choice_findings
 from shardwise.explain.conventions import seed_differences
 from shardwise.explain.host import host_shortage
@@ -28,17 +28,18 @@ def explain(plan: Plan) -> Explanation:
     """
     require_valid(plan)
     prediction = predict(plan)
+    made: Predictions = {}
     if prediction.fits and not prediction.memory.is_borderline:
-        changes = faster_changes(plan, prediction)
+        changes = faster_changes(plan, prediction, made=made)
     else:
-        changes = (*smallest_changes(plan, prediction), *hardware_changes(plan, prediction))
+        changes = (*smallest_changes(plan, prediction, made=made), *hardware_changes(plan, prediction))
     findings = (
         _verdict(plan, prediction),
         *memory_findings(plan, prediction.memory),
         *time_findings(plan, prediction),
         world_size_finding(plan, prediction),
         *cautions(plan, prediction),
-        *choice_findings(plan, prediction),
+        *choice_findings(plan, prediction, made=made),
         *(seed_differences(plan) if plan.recipe.convention == "seed" else ()),
     )
     return Explanation(plan=plan, prediction=prediction, findings=findings, changes=changes)

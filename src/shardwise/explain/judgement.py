@@ -1,10 +1,10 @@
-"""What a reported rate of training is: by which convention, beside a prediction and the best published run, and why.
+"""Judges a reported rate of training: which convention it follows, how it compares to a prediction, and why it differs.
 
 A source prints tokens per second, TFLOP/s, MFU or seconds, and seldom says what it counted. Each reading takes one way
 of counting FLOP and one peak, and says what the tokens per second and our own MFU would then be.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
 from typing import Literal
@@ -72,7 +72,7 @@ class RateReading:
     stated_mfu_fraction: float
     """MFU as this convention states it."""
     mfu_fraction: float
-    """MFU as ours is: causal attention once, over the dense peak."""
+    """MFU by our convention: causal attention counted once, over the dense peak."""
     predicted_ratio: float
     """Tokens per second over the predicted ones."""
     is_possible: bool
@@ -156,12 +156,11 @@ def judge_rate(*, plan: Plan, prediction: Prediction, unit: ReportedUnit, amount
     found = _readings(plan, prediction, unit, amount, peak)
     readings = tuple(sorted(found, key=lambda reading: _unlikeliness(reading, prediction)))
     likely = readings[0]
-    divisor = amount_peak(likely, peak)
     findings = explain_utilisation(
         gpu=plan.cluster.gpu,
         dtype=dtype,
         achieved_flop_per_s=likely.stated_flop_per_s,
-        peak_used_flop_per_s=divisor if unit == "mfu_fraction" else None,
+        peak_used_flop_per_s=_peak(likely.divided_by, peak) if unit == "mfu_fraction" else None,
     )
     return Judgement(
         unit=unit,
@@ -177,22 +176,21 @@ def judge_rate(*, plan: Plan, prediction: Prediction, unit: ReportedUnit, amount
     )
 
 
-def amount_peak(reading: RateReading, dense: FlopPerSecond) -> FlopPerSecond:
-    """The peak that a reading divides by."""
-    return dense * (SPARSITY_RATIO if reading.divided_by == "sparse" else 1.0)
+def _peak(divided_by: str, dense: FlopPerSecond) -> FlopPerSecond:
+    return dense * (SPARSITY_RATIO if divided_by == "sparse" else 1.0)
 
 
 def _readings(
     plan: Plan, prediction: Prediction, unit: ReportedUnit, amount: float, peak: FlopPerSecond
 ) -> Iterator[RateReading]:
-    """The figure by every way of counting and, where it is a share of a peak, by both peaks."""
+    """Read the figure by every way of counting FLOP and, where it is a share of a peak, by both peaks."""
     peaks = ("dense", "sparse") if unit == "mfu_fraction" else ("dense",)
-    ours, *_ = counts = _flop_counts(plan.model, plan.recipe.seq_len)
+    counts = _flop_counts(plan.model, plan.recipe.seq_len)
     for words, per_token in counts:
         for divided_by in peaks:
-            divisor = peak * (SPARSITY_RATIO if divided_by == "sparse" else 1.0)
+            divisor = _peak(divided_by, peak)
             tokens = _tokens_per_s(plan, unit, amount, per_token=per_token, divisor=divisor)
-            share = tokens * ours[1] / peak
+            share = tokens * counts[0][1] / peak
             yield RateReading(
                 counted=words,
                 divided_by=divided_by,
@@ -265,7 +263,7 @@ def _causes(plan: Plan, prediction: Prediction, tokens_per_s_per_gpu: float) -> 
 def _best_run(plan: Plan, peak: FlopPerSecond) -> BestRun | None:
     """The published run of a comparable model on the same peak with the highest MFU; ``None`` where there is none."""
     alike = [run for run in timed_runs().runs if _is_comparable(run, plan, peak)]
-    best = max(alike, key=_mfu_on(peak), default=None)
+    best = max(alike, key=lambda run: _mfu(run, peak), default=None)
     if best is None:
         return None
     ran = best.plan
@@ -277,7 +275,7 @@ def _best_run(plan: Plan, peak: FlopPerSecond) -> BestRun | None:
         engine=ran.engine,
         precision=ran.recipe.precision,
         tokens_per_s_per_gpu=ran.tokens_per_step / best.measured_s / ran.layout.world_size,
-        mfu_fraction=_mfu_on(peak)(best),
+        mfu_fraction=_mfu(best, peak),
         source=best.source,
     )
 
@@ -297,12 +295,8 @@ def _is_comparable(run: TimedRun, plan: Plan, peak: FlopPerSecond) -> bool:
     )
 
 
-def _mfu_on(peak: FlopPerSecond) -> Callable[[TimedRun], float]:
+def _mfu(run: TimedRun, peak: FlopPerSecond) -> float:
     """The MFU of a published run by our convention."""
-
-    def mfu(run: TimedRun) -> float:
-        ran = run.plan
-        per_token = model_flop_per_token(ran.model, seq_len=ran.recipe.seq_len)
-        return per_token * ran.tokens_per_step / run.measured_s / ran.layout.world_size / peak
-
-    return mfu
+    ran = run.plan
+    per_token = model_flop_per_token(ran.model, seq_len=ran.recipe.seq_len)
+    return per_token * ran.tokens_per_step / run.measured_s / ran.layout.world_size / peak

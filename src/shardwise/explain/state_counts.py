@@ -94,7 +94,7 @@ def counted_quantity(name: str, plan: Plan) -> Quantity:
 
 
 def states_sentence(plan: Plan) -> str:
-    """What the states before any division add up from."""
+    """A clause that says which bytes the undivided states of a plan add up from."""
     states = counted_states(plan)
     if plan.recipe.adapter == "none" or plan.recipe.convention == "seed":
         return (

@@ -45,9 +45,9 @@ Questions = Sequence[tuple[str, Plan]]
 class WhatIf:
     """A changed question and a plan that answers it.
 
-    Of a free switch, another batch or the next GPU type it is what ``plan`` recommends for the changed question; with
-    more memory on every GPU, which no command asks for, the fastest around the recommended one that is as safe and
-    moves no more to the host.
+    For a free switch, another batch or the next GPU type the plan is what ``plan`` recommends for the changed question.
+    For more memory on every GPU, which no command asks for, it is the fastest plan near the recommended one that fits
+    as safely and moves no more to the host.
     """
 
     change: str
@@ -99,7 +99,7 @@ def _changed_questions(result: SearchResult, limits: SearchBounds) -> tuple[Ques
 
 
 def _answered(questions: Questions, result: SearchResult, limits: SearchBounds) -> Iterator[WhatIf]:
-    """Changed questions with what is recommended then."""
+    """Search each changed question, and yield the plan that is recommended for it."""
     now = result.plans[0]
     for change, changed in questions:
         try:

@@ -162,10 +162,7 @@ def _both(
     """A memory-bound operation and its backward; bytes are for 16-bit elements and scale with the element."""
     scale = context.element_bytes / 2
     forward, backward = bytes_per_element
-    return (
-        context.memory_operation(name, "forward", elements * forward * scale, num_kernels=kernels[0]),
-        context.memory_operation(f"{name}.backward", "backward", elements * backward * scale, num_kernels=kernels[1]),
-    )
+    return context.memory_operations(name, (elements * forward * scale, elements * backward * scale), kernels)
 
 
 def _norms(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:

@@ -7,11 +7,11 @@ from shardwise.plan import Plan
 
 
 def expert_exchange(plan: Plan) -> ExpertExchange:
-    """As the layout says, else as the engine does."""
+    """The exchange that the layout names; where it names none, the one that the engine uses."""
     return plan.layout.expert_exchange or engine_profile(plan.engine).expert_exchange
 
 
 def row_kernels(plan: Plan) -> RowKernels:
-    """DeepEP's own kernels where it exchanges rows, else the engine's."""
+    """The kernels that put rows in order: fused ones where DeepEP exchanges rows, the engine's everywhere else."""
     is_exchanged = plan.layout.ep > 1 and expert_exchange(plan) == "deepep"
     return "fused" if is_exchanged else engine_profile(plan.engine).row_kernels

@@ -39,22 +39,12 @@ def routed_operations(
     if rows == "index_add" and block.is_gated:
         activation, kernels = EAGER_GATED_BYTES, EAGER_GATED_KERNELS
     width = copies * block.moe_intermediate_size * element
-    yield from _both("experts.activation", (activation[0] * width, activation[1] * width), context, kernels)
+    yield from context.memory_operations("experts.activation", (activation[0] * width, activation[1] * width), kernels)
     wide = WIDE_ROWS_RATIO if context.residual_bytes > context.element_bytes else element
     width = copies * context.hidden_size * wide
     forward, backward = ROW_BYTES[rows]
     moved = (forward * width + SORT_BYTES[rows] * copies, backward * width)
-    yield from _both("experts.permute", moved, context, ROUTING_KERNELS[rows])
+    yield from context.memory_operations("experts.permute", moved, ROUTING_KERNELS[rows])
     scores = context.replicated_tokens() * block.num_experts * element
     moved = (SCORE_BYTES[0] * scores, SCORE_BYTES[1] * scores)
-    yield from _both("router.scores", moved, context, ROUTING_KERNELS["fused"])
-
-
-def _both(
-    name: str, moved: tuple[float, float], context: OperationContext, kernels: tuple[int, int]
-) -> tuple[Operation, Operation]:
-    forward, backward = moved
-    return (
-        context.memory_operation(name, "forward", forward, num_kernels=kernels[0]),
-        context.memory_operation(f"{name}.backward", "backward", backward, num_kernels=kernels[1]),
-    )
+    yield from context.memory_operations("router.scores", moved, ROUTING_KERNELS["fused"])

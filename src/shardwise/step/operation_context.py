@@ -112,6 +112,15 @@ class OperationContext:
             num_kernels=num_kernels,
         )
 
+    def memory_operations(
+        self, name: str, num_bytes: tuple[float, float], kernels: tuple[int, int]
+    ) -> tuple[Operation, Operation]:
+        """An operation bound by memory traffic and its backward, with bytes and kernels of each."""
+        return (
+            self.memory_operation(name, "forward", num_bytes[0], num_kernels=kernels[0]),
+            self.memory_operation(f"{name}.backward", "backward", num_bytes[1], num_kernels=kernels[1]),
+        )
+
 
 def usable_dtype(dtype: Dtype, gpu: Gpu) -> Dtype:
     """The dtype whose units the device really uses: fp8 falls back to bf16, bf16 to fp32, where there are none."""

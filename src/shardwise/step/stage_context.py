@@ -36,9 +36,9 @@ DTYPE_BYTES: dict[ReduceDtype | MomentDtype, int] = {"fp32": 4, "bf16": 2}
 NUM_GATED_TENSORS: dict[Recompute, int] = {"none": 4, "selective": 2, "full": 1}
 """Of our trainer's compiled blocks (:class:`BackwardContext`), on an H200 with torch 2.11."""
 NUM_GATED_TENSORS_ADAPTED = 5
-"""The same of recomputed products with adapters, in 16 or 4 bits: seven are alive at once, of which two count as
-brought back. These are gate and up, what adapters add to each, both sums and the activation (Inductor's code on an
-H200)."""
+"""The number for products with adapters that are recomputed, in 16 or 4 bits: seven are alive at once, of which two
+count as brought back. These are gate and up, what adapters add to each, both sums and the activation (Inductor's code
+on an H200)."""
 NUM_NORMS_REMADE: dict[Recompute, int] = {"none": 0, "selective": 0, "full": 2}
 
 

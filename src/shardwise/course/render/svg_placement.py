@@ -12,7 +12,7 @@ GAP = 6.0
 
 
 def placement_svg(layout: Layout) -> str:
-    """One row a data-parallel rank, one group of boxes a stage, one box a rank of tensor parallelism."""
+    """Draw a row for each data-parallel rank, in it a group of boxes for each stage, in that a box for each rank."""
     title = f"Who sits where: {layout.pp} stages, {layout.data_parallel_size} data-parallel ranks, tp={layout.tp}"
     note = (
         "Boxes that touch are slices of the same matrices; boxes below each other reduce gradients together; a rank "

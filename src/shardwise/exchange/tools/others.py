@@ -70,7 +70,7 @@ def batch_numbers(view: View) -> tuple[int | None, int | None]:
 
 
 OTHER_STARTERS = ("accelerate.is_used", "deepspeed.is_used", "srun.starts_script")
-"""What starts the processes, where srun starts it once a node."""
+"""Facts of a script in which srun starts another launcher once on each node, and that one starts the processes."""
 
 
 def _launch(view: View) -> Iterator[Claim]:
