@@ -8,6 +8,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.cli.main import main
+from shardwise.search import IntRange
 
 LLAMA = ("llama-3.1-8b", "8xh100-sxm")
 TOO_MANY_RANKS = {
@@ -80,6 +81,12 @@ def test_a_search_and_its_bounds_are_those_of_the_command(capsys):
     assert json.loads(json.dumps(answer.to_dict()))["plans"] == printed["plans"]
     assert answer.plan.layout.tp in (2, 4)
     assert sw.predict(answer.plan).to_dict()["memory"] == printed["plans"][0]["prediction"]["memory"]
+
+
+def test_bounds_of_axes_join_those_of_the_limits():
+    limits = sw.SearchBounds(tp=IntRange(low=2, high=2), max_plans=1)
+    layout = sw.plan("gpt2", "4xh100-sxm", limits=limits, pp=1, seq_len=1024, global_batch_size=8).plan.layout
+    assert (layout.tp, layout.pp) == (2, 1)
 
 
 def test_a_cost_is_that_of_the_command(capsys):

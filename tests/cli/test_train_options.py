@@ -94,6 +94,10 @@ def test_the_page_on_training_says_every_range():
             "--validation-fraction does nothing without --data",
         ),
         (
+            ["--validation-fraction", "0.1", "--data", "synthetic", "--validate-every", "5"],
+            "--validation-fraction does nothing without --data",
+        ),
+        (
             ["--generate-tokens", "5", "--validation", "a.txt", "--validate-every", "5"],
             "--generate-tokens does nothing without --generate",
         ),

@@ -1,8 +1,13 @@
 """Public numeric fields say their unit, or are on the list of pure numbers."""
 
+import ast
 import dataclasses
+import importlib
+import inspect
+import sys
 import types
 import typing
+from functools import lru_cache
 from types import ModuleType
 
 import pytest
@@ -67,10 +72,29 @@ def unitless_fields(module: ModuleType) -> list[str]:
     return [fault for record in records for fault in _unitless_fields_of(record)]
 
 
+@lru_cache
+def _names_of_types(name):
+    """What the module of this name imports for type checkers alone; nothing where it has no file."""
+    module = sys.modules.get(name)
+    if module is None:
+        return {}
+    blocks = [
+        node
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    imports = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom) and line.module]
+    return {
+        name.asname or name.name: getattr(importlib.import_module(line.module), name.name)
+        for line in imports
+        for name in line.names
+    }
+
+
 def _unitless_fields_of(record: type) -> list[str]:
     if record.__name__ in INDEX_RECORDS or (record.__doc__ or "").startswith(UNIT_OF_A_RECORD):
         return []
-    hints = typing.get_type_hints(record)
+    hints = typing.get_type_hints(record, localns=_names_of_types(record.__module__))
     names = [field.name for field in dataclasses.fields(record) if is_numeric(hints[field.name])]
     unitless = [name for name in names if not says_its_unit(name) and name not in PURE_NUMBERS]
     return [f"{record.__name__}.{name}" for name in unitless if f"{record.__name__}.{name}" not in PURE_FIELDS]

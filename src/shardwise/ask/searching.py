@@ -108,9 +108,9 @@ def bounds_of(given: Mapping[str, Any], limits: SearchBounds) -> SearchBounds:
 
     Args:
         given: the bounds by field: degrees as text (``8``, ``1..8``, ``1,2,4``), choices as a tuple, or a flag.
-        limits: everything that is no axis.
+        limits: everything that is no axis, and the bounds of axes that ``given`` leaves out.
     """
-    read: dict[str, Any] = {axis: None if given.get(axis) is None else _read_bound(axis, given[axis]) for axis in AXES}
+    read: dict[str, Any] = {axis: _read_bound(axis, given[axis]) for axis in AXES if given.get(axis) is not None}
     return replace(limits, **read)
 
 

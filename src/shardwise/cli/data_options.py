@@ -11,7 +11,7 @@ from shardwise.train.job import LossOn, Overlong, Packing
 if TYPE_CHECKING:
     from shardwise.train.job import DataSpec
 
-__all__ = ["DATA_ROWS", "add_data_options", "data_spec"]
+__all__ = ["DATA_ROWS", "add_data_options", "data_spec", "has_made_up_data"]
 
 SYNTHETIC = "synthetic"
 TEXT_FIELD = "text"
@@ -36,7 +36,8 @@ def _given(arguments: argparse.Namespace) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _has_made_up_data(arguments: argparse.Namespace, _: Plan) -> bool:
+def has_made_up_data(arguments: argparse.Namespace, _: Plan) -> bool:
+    """Whether the run makes its tokens up: no source is given, or ``synthetic`` took all back."""
     return not _given(arguments)
 
 
@@ -48,7 +49,7 @@ def _keeps_none_whole(arguments: argparse.Namespace, _: Plan) -> bool:
     return not _given(arguments) or data_spec(arguments).packing == "stream"
 
 
-def _of_data(option: str, *, dest: str = "", default: object = None, is_idle: IsIdle = _has_made_up_data) -> IdleOption:
+def _of_data(option: str, *, dest: str = "", default: object = None, is_idle: IsIdle = has_made_up_data) -> IdleOption:
     return IdleOption(
         option=option,
         dest=dest,

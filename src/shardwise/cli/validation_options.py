@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.ask.idle_options import IdleOption
+from shardwise.cli.data_options import has_made_up_data
 from shardwise.cli.number_range import MANY_STEPS, NumberRange, add_number
 from shardwise.plan import Plan
 
@@ -54,7 +55,7 @@ VALIDATION_ROWS = (
     ),
     IdleOption(
         option="--validation-fraction",
-        is_idle=lambda arguments, _: arguments.data is None,
+        is_idle=has_made_up_data,
         beside="without --data",
         missing="--data PATH",
     ),

@@ -137,6 +137,23 @@ def test_a_bad_row_of_a_data_set_is_named_and_so_are_the_splits(tmp_path):
     assert refused.value.message.endswith("has no split 'train' that `datasets` can read: it has a")
 
 
+def test_a_split_and_a_slice_of_saved_data_are_read_alone(tmp_path):
+    """Also of one data set without splits, which is its split ``train`` and no other."""
+    rows = datasets.Dataset.from_list([{"text": f"row {number}"} for number in range(10)])
+    rows.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict(train=rows.select(range(8)), test=rows.select([8, 9])).save_to_disk(str(tmp_path / "two"))
+    assert [it.text for it in read_examples(parse_source(f"{tmp_path / 'one'}@train[:30%]"))] == [
+        "row 0",
+        "row 1",
+        "row 2",
+    ]
+    assert [it.text for it in read_examples(parse_source(f"{tmp_path / 'two'}@test"))] == ["row 8", "row 9"]
+    assert len(read_examples(parse_source(f"{tmp_path / 'two'}@train[6:]+test"))) == 4
+    with pytest.raises(DataError) as refused:
+        read_examples(parse_source(f"{tmp_path / 'one'}@validation"))
+    assert refused.value.message.endswith("has no split 'validation' that `datasets` can read: it has train")
+
+
 def test_conversations_without_a_chat_template_are_refused(tmp_path):
     request = DataRequest(source=str(write_rows(tmp_path / "a.jsonl", {"messages": TURNS})))
     with pytest.raises(DataError, match="conversations, and bytes have no chat template") as refused:

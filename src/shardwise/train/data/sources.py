@@ -110,7 +110,14 @@ def _read_data_set(source: Source) -> Iterator[Row]:
 
 def _opened(source: Source) -> Any:
     try:
-        from datasets import DatasetDict, disable_progress_bars, load_dataset, load_from_disk  # noqa: PLC0415
+        from datasets import (  # noqa: PLC0415
+            DatasetDict,
+            ReadInstruction,
+            concatenate_datasets,
+            disable_progress_bars,
+            load_dataset,
+            load_from_disk,
+        )
     except ImportError as error:
         raise extra_error(f"{source.path}", "datasets") from error
     disable_progress_bars()
@@ -120,11 +127,12 @@ def _opened(source: Source) -> Any:
         saved = load_from_disk(str(source.path))
     except Exception as error:  # datasets raises what its many readers raise
         raise _no_split(source, str(error).splitlines()[0]) from error
-    if not isinstance(saved, DatasetDict):
-        return saved
-    if source.split not in saved:
-        raise _no_split(source, f"it has {', '.join(saved)}")
-    return saved[source.split]
+    parts = dict(saved) if isinstance(saved, DatasetDict) else {str(saved.split or DEFAULT_SPLIT): saved}
+    try:
+        slices = ReadInstruction.from_spec(source.split).to_absolute({name: len(part) for name, part in parts.items()})
+    except (AssertionError, ValueError) as error:  # an unknown split, or a slice that is none
+        raise _no_split(source, f"it has {', '.join(parts)}") from error
+    return concatenate_datasets([parts[one.splitname].select(range(one.from_, one.to)) for one in slices])
 
 
 def _no_split(source: Source, reason: str) -> DataError:
