@@ -256,8 +256,8 @@ def tested(
     variables: dict[str, str],
     *,
     timeout_s: float | None,
-) -> str:
-    """What pytest prints of a copy of the package with changed files; the copy is made once a folder."""
+) -> subprocess.CompletedProcess[str]:
+    """Run pytest on a copy of the package with changed files; the copy is made once a folder."""
     copy = folder / "src"
     if not copy.exists():
         shutil.copytree(PACKAGE.parent, copy)
@@ -267,10 +267,9 @@ def tested(
     environment = {**os.environ, **variables, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "CI": "1"}
     plugins = ("-p", PROBE.stem, "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", "-q", *plugins, "--tb=no", *options]
-    ended = subprocess.run(
+    return subprocess.run(
         command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s
     )
-    return ended.stdout
 
 
 def first_failure(mutant: Mutant, recording: Recording, limit_s: float) -> str:
@@ -290,7 +289,7 @@ def first_failure(mutant: Mutant, recording: Recording, limit_s: float) -> str:
             files = list(dict.fromkeys(test.partition("::")[0] for test in batch))
             taken_s = sum(recording.duration_s[test] for test in batch)
             try:
-                out = tested(
+                ended = tested(
                     Path(folder),
                     {mutant.path: mutant.source()},
                     ("-x", "-n0", *files),
@@ -299,8 +298,9 @@ def first_failure(mutant: Mutant, recording: Recording, limit_s: float) -> str:
                 )
             except subprocess.TimeoutExpired:
                 return "the tests do not end"
-            if failed := [line for line in out.splitlines() if line.startswith(("FAILED", "ERROR"))]:
-                return failed[0].split(" - ")[0]
+            if ended.returncode:
+                failed = [line for line in ended.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+                return failed[0].split(" - ")[0] if failed else f"pytest ends with {ended.returncode}"
     return ""
 
 
