@@ -6,8 +6,6 @@ from shardwise.search.what_if import WhatIf
 from shardwise.units import format_count, format_gib, format_percent, format_seconds, format_usd, format_utilisation
 
 AS_NOW = "as now"
-CHANGED_WORK_FRACTION = 0.02
-"""A step of another batch, or of more GPUs, is another amount of work for each of them."""
 
 
 def memory_words(prediction: Prediction) -> str:
@@ -57,7 +55,7 @@ def run_words(cost: CostPrediction) -> str:
 
 def change_words(change: WhatIf) -> str:
     """How much longer or shorter the step is; where it is other work, how many tokens each GPU trains instead."""
-    if abs(change.rate_ratio * change.step_ratio - 1) < CHANGED_WORK_FRACTION:
+    if change.is_same_work:
         return _percent_words(change.step_ratio, less="less")
     rate = _percent_words(change.rate_ratio, less="fewer")
     return f"tokens/s per GPU {rate}" if rate == AS_NOW else f"{rate} tokens/s per GPU"

@@ -160,7 +160,7 @@ def _breaks_vendor(plan: Plan) -> bool:
 
 
 RUNS_THERE = {
-    "Google": "torch_xla's FSDP, which Accelerate and optimum-tpu wrap, and JAX's MaxText do",
+    "Google": "torch_xla's FSDP and JAX's MaxText do",
     "Intel": "DeepSpeed does, in Intel's fork that Optimum Habana launches",
 }
 """The programs that train on a maker's accelerators: huggingface.co/docs/optimum-tpu/reference/fsdp_v2 and

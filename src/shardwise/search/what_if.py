@@ -36,6 +36,8 @@ MAX_GAINS = 2
 NOTABLE_LOSS_FRACTION = 0.10
 """A loss per GPU that is no noise: with a server more or less the batch no longer divides."""
 NOTEWORTHY_FRACTION = 0.01
+OTHER_WORK_FRACTION = 0.02
+"""A step of another batch, or of more GPUs, is another amount of work for each of them."""
 NEIGHBOUR_AXES = ("tp", "cp", "pp", "vpp", "ep", "dp_replicate", "micro_batch_size")
 WASTED: tuple[TimeComponent, ...] = ("exposed_communication", "pipeline_bubble", "recompute", "offload", "optimizer")
 
@@ -56,6 +58,11 @@ class WhatIf:
     """Over the recommended plan's step."""
     rate_ratio: float
     """Tokens per second and GPU over the recommended plan's."""
+
+    @property
+    def is_same_work(self) -> bool:
+        """Whether each GPU trains about as many tokens in a step."""
+        return abs(self.rate_ratio * self.step_ratio - 1) < OTHER_WORK_FRACTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
