@@ -214,7 +214,7 @@ class Space:
             for cp in _allowed_divisors(world // tp, bounds.cp):
                 for pp in self._pipeline_depths(world // (tp * cp)):
                     data = world // (tp * cp * pp)
-                    for dp_replicate in self._copies(data):
+                    for dp_replicate in self._copies(data, cp):
                         if bounds.dp_shard is None or bounds.dp_shard.allows(data // dp_replicate):
                             yield tp, cp, pp, dp_replicate, data // dp_replicate
 
@@ -222,11 +222,12 @@ class Space:
         """Whether only a program of the user's own makes a choice, so that it is not searched unless asked for."""
         return choice in ENGINES[self.question.engine].program_choices
 
-    def _copies(self, data_ranks: int) -> Sequence[int]:
-        """Copies of the model: where no argument asks for copies of shards, all data ranks or one."""
+    def _copies(self, data_ranks: int, cp: int) -> Sequence[int]:
+        """Copies of the model: where no argument asks for copies of shards, all data ranks or one; shards lie over cp
+        as well."""
         found = _allowed_divisors(data_ranks, self.bounds.dp_replicate)
         if self._leaves_out("dp_replicate") and self.bounds.dp_replicate is None:
-            return [copies for copies in found if copies in (1, data_ranks)]
+            return [copies for copies in found if copies == 1 or (copies == data_ranks and cp == 1)]
         return found
 
     def _tensor_degrees(self) -> list[int]:

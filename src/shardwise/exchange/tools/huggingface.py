@@ -36,6 +36,13 @@ def _fsdp(view: View) -> Iterator[Claim]:
         yield view.claim("recompute", "full", "fsdp_config.activation_checkpointing")
 
 
+def _is_fsdp(view: View) -> bool:
+    """Whether a file asks for FSDP: where ``fsdp`` says nothing, as in what the Trainer writes, its section is idle."""
+    if "fsdp" in view.by_key:
+        return view.text("fsdp") not in ("", "false")
+    return "fsdp_config" in view.sections
+
+
 def _accelerate(view: View) -> Iterator[Claim]:
     kind = view.text("distributed_type")
     if kind == "fsdp" or (not kind and "fsdp_config" in view.sections):
@@ -65,7 +72,7 @@ def _formats(view: View) -> Iterator[Claim]:
 
 
 def _arguments(view: View) -> Iterator[Claim]:
-    is_sharded = view.text("fsdp") not in ("", "false") or "fsdp_config" in view.sections
+    is_sharded = _is_fsdp(view)
     if is_sharded:
         yield from _fsdp(view)
     yield from _formats(view)
@@ -92,7 +99,7 @@ def _recomputation(view: View) -> Iterator[Claim]:
 def _axolotl(view: View) -> Iterator[Claim]:
     if view.text("deepspeed"):
         yield view.claim("engine", "deepspeed", "deepspeed")
-    elif "fsdp_config" in view.sections or view.text("fsdp") not in ("", "false"):
+    elif _is_fsdp(view):
         yield from _fsdp(view)
     yield from _formats(view)
     yield from _recomputation(view)
