@@ -86,7 +86,7 @@ def idle_fields(plan):
     """Fields that change nothing in this plan."""
     return {
         *(["zero_stage"] if plan.layout.state_shard_size == 1 else []),
-        *(["schedule"] if plan.layout.pp == 1 else []),
+        *(["schedule", "stage_layers"] if plan.layout.pp == 1 else []),
     }
 
 

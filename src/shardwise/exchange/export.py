@@ -133,7 +133,7 @@ def _lost(plan: Plan, back: Plan, target: Target) -> list[tuple[str, Value]]:
     idle = (
         set(NOT_OF_A_TARGET)
         | (set() if is_sharded else {"zero_stage"})
-        | (set() if plan.layout.pp > 1 else {"schedule"})
+        | (set() if plan.layout.pp > 1 else {"schedule", "stage_layers"})
     )
     if max(plan.layout.zero_stage, back.layout.zero_stage) < 3 or not is_sharded:
         idle.add("reshard_after_forward")
