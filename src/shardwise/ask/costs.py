@@ -13,7 +13,7 @@ from shardwise.errors import ModelError, RecipeError, ShardwiseError, UsageError
 from shardwise.families import read_model
 from shardwise.plan import Plan
 from shardwise.plan_file import PlanSource
-from shardwise.predict.cost import CostRequest, estimate_cost, predict_cost
+from shardwise.predict.cost import CostRequest, estimate_cost, predict_cost, require_figures
 from shardwise.prediction import Throughput
 from shardwise.render.layout_words import layout_words
 from shardwise.render.run_cost import RunCost
@@ -54,10 +54,6 @@ def cost(
     on, count = _counted(read_cluster(cluster), num_gpus)
     if tokens is None:
         raise UsageError("the cost depends on how many tokens are trained", code="cost-tokens", fix="add --tokens 1T")
-    hardware = cluster if num_gpus is None else f"{count}x{on.gpu.id}"
-    planned = _recommended(named, hardware, tokens=float(tokens), seq_len=seq_len) if mfu is None else None
-    if isinstance(planned, Plan):
-        return CostAnswer(run=_cost_of_plan(planned, price, goodput=goodput, origin=_origin(planned)))
     model = read_model(named)
     request = CostRequest(
         model=model,
@@ -70,6 +66,11 @@ def cost(
         prices=on.node.prices,
         goodput_fraction=goodput,
     )
+    require_figures(request)
+    hardware = cluster if num_gpus is None else f"{count}x{on.gpu.id}"
+    planned = _recommended(named, hardware, tokens=float(tokens), seq_len=seq_len) if mfu is None else None
+    if isinstance(planned, Plan):
+        return CostAnswer(run=_cost_of_plan(planned, price, goodput=goodput, origin=_origin(planned)))
     found = estimate_cost(request)
     if planned is not None:
         found = replace(found, assumptions=(planned, *found.assumptions))
@@ -97,7 +98,11 @@ def _utilisation_words(throughput: Throughput) -> str:
 
 def _origin(plan: Plan) -> str:
     """The sentence that says which plan's step is taken."""
-    return f"the step is that of the plan recommended for it: {plan.engine}, {layout_words(plan.layout)}"
+    recipe = plan.recipe
+    return (
+        f"the step is that of the plan recommended for it: {plan.engine}, {layout_words(plan.layout)}, "
+        f"{recipe.global_batch_size:,} sequences of {recipe.seq_len:,} tokens a step"
+    )
 
 
 def _require_none(**given: float | None) -> None:

@@ -119,6 +119,16 @@ def predict_cost(
     )
 
 
+def require_figures(request: CostRequest) -> None:
+    """Return when every figure of a request can be, and a rate of its part is known.
+
+    Raises:
+        RecipeError: one cannot.
+    """
+    _check(request)
+    training_peak(request.gpu)
+
+
 def training_peak(gpu: Gpu) -> tuple[Dtype, FlopPerSecond]:
     """The rate that an MFU is a share of: bf16 where the part has it.
 

@@ -65,7 +65,8 @@ def model_class(config: PretrainedConfig, architectures: list[str] | None) -> ty
     is_model = isinstance(named, type) and issubclass(named, PreTrainedModel)
     if is_model and isinstance(config, getattr(named, "config_class", None) or ()):
         return named
-    for table in MAPPINGS:
+    hears = type(config) in transformers.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
+    for table in () if hears else MAPPINGS:
         found = getattr(transformers, table).get(type(config), None)
         if found is not None:
             return found[0] if isinstance(found, tuple) else found
