@@ -32,7 +32,7 @@ ROW_NAMES = re.compile(
 RECURRENT = re.compile(r"mamba|ssm|conv|A_log|lru|linear_attn|delta|recurren|rwkv|time_mix|decay")
 ATTENTION = re.compile(r"attn|attention|(^|\.)(q|k|v|qkv)_proj|query_key_value|c_attn|Wqkv")
 ROUTER = re.compile(r"(^|\.)(gate|router|wg|gate_proj|classifier)(\.\w+)*$")
-UNKNOWN = ("KeyError", "LookupError", "ImportError", "ModuleNotFoundError")
+UNKNOWN = ("KeyError", "ImportError", "ModuleNotFoundError")
 """Answers that say nothing of the config: a family that the installed version has not, or a library that it lacks."""
 PART = re.compile(r"[^.]*(\.\d+)*")
 ONE_EXPERT = re.compile(r"(experts)\.\d+\.")
@@ -60,7 +60,7 @@ def class_model(fields: Fields, model_type: str) -> ModelSpec | None:
         ModelError: it knows the family and takes no such config.
     """
     answer = _answer({**fields, "model_type": model_type})
-    if answer is None:
+    if answer is None or "unknown" in answer:
         return None
     refused = answer.get("refused")
     if isinstance(refused, str):

@@ -3,7 +3,8 @@
 Reads the fields of a ``config.json`` on standard input, builds the class on torch's meta device, where tensors have
 shapes and no values, and writes one JSON object: every parameter with its shape and the kind of its module, which lists
 of modules are the blocks of the language model, and the fields of its config with the class's defaults; or, under
-``refused``, why there is no such model. Code beside weights is never run.
+``refused``, why there is no such model, or under ``unknown`` that no class makes text of it. Code beside weights is
+never run.
 """
 
 import json
@@ -33,8 +34,11 @@ def described(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters, stacks of blocks and fields of the model, or why it cannot be built."""
     try:
         config = transformers.CONFIG_MAPPING[fields["model_type"]].from_dict(dict(fields))
+        built_by = model_class(config, fields.get("architectures"))
+        if built_by is None:
+            return {"unknown": f"no class of transformers makes text with {type(config).__name__}"}
         with torch.device("meta"):
-            model = model_class(config, fields.get("architectures"))(config)
+            model = built_by(config)
             model.tie_weights()
     except Exception as error:  # noqa: BLE001 - whatever transformers answers to a config is the answer
         return {"refused": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
@@ -55,12 +59,8 @@ def described(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def model_class(config: PretrainedConfig, architectures: list[str] | None) -> type[PreTrainedModel]:
-    """The class that a config names and that takes it, or the one that transformers keeps for making text.
-
-    Raises:
-        LookupError: transformers has no such class.
-    """
+def model_class(config: PretrainedConfig, architectures: list[str] | None) -> type[PreTrainedModel] | None:
+    """The class that a config names and that takes it, or the one that transformers keeps for making text, if any."""
     named: Any = getattr(transformers, (architectures or [""])[0], None)
     is_model = isinstance(named, type) and issubclass(named, PreTrainedModel)
     if is_model and isinstance(config, getattr(named, "config_class", None) or ()):
@@ -70,7 +70,7 @@ def model_class(config: PretrainedConfig, architectures: list[str] | None) -> ty
         found = getattr(transformers, table).get(type(config), None)
         if found is not None:
             return found[0] if isinstance(found, tuple) else found
-    raise LookupError(f"no class of transformers makes text with {type(config).__name__}")
+    return None
 
 
 def _stacks(model: PreTrainedModel, text: PretrainedConfig) -> Iterator[str]:
