@@ -184,7 +184,7 @@ def _chosen_recipes(documents: Sequence[Document]) -> Sequence[Document]:
     raise PlanError(
         f"{len(recipes)} recipes stand in the file, among them {names}, and no line names one",
         code="import-open",
-        fix="give the script with its --config NAME too, or a file with that recipe alone",
+        fix="give the script whose line names one as well, or a file with that recipe alone",
     )
 
 
