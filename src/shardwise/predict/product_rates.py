@@ -291,6 +291,11 @@ class ProductRates:
             found = self._found[product] = correction * self._time(product)
         return found
 
+    def shortest_held_s(self, product: Product) -> Seconds:
+        """Time of a product at the rate that long runs hold under the part's power limit, which short loops exceed."""
+        share = sustained_share(self._gpu) * self._narrow_ratio(product)
+        return product.flop / (share * self._gpu.peak_flop_per_s(product.dtype))
+
     def _time(self, product: Product) -> Seconds:
         gpu = self._gpu
         peak = gpu.peak_flop_per_s(product.dtype)

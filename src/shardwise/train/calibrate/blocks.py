@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from shardwise.train.build import compile_blocks
 from shardwise.train.calibrate.clock import Desk, typical_s, wall_s
 from shardwise.train.decoder.config import DecoderConfig, read_config
 from shardwise.train.decoder.model import Decoder
@@ -18,6 +19,9 @@ Row = Mapping[str, object]
 REPEATED_BLOCKS = 4
 """Blocks of one stack; its time is divided by them."""
 REPEATS = 5
+SETTLING_PASSES = 25
+"""Passes of a compiled stack before those that count: about a second, after which the device draws as much power as in
+training, and its clocks are those of training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,7 @@ class BlockCase:
     seq_len: int
     num_sequences: int
     is_sharded: bool = False
+    is_compiled: bool = False
 
     def config(self, vocab_size: int = 64) -> DecoderConfig:
         """A Llama of these sizes."""
@@ -50,7 +55,14 @@ class BlockCase:
 
 
 def _case(
-    hidden: int, inner: int, heads: int, head_dim: int, tokens: tuple[int, int], *, is_sharded: bool
+    hidden: int,
+    inner: int,
+    heads: int,
+    head_dim: int,
+    tokens: tuple[int, int],
+    *,
+    is_sharded: bool = False,
+    is_compiled: bool = False,
 ) -> BlockCase:
     return BlockCase(
         hidden_size=hidden,
@@ -61,6 +73,7 @@ def _case(
         num_sequences=tokens[0],
         seq_len=tokens[1],
         is_sharded=is_sharded,
+        is_compiled=is_compiled,
     )
 
 
@@ -69,22 +82,24 @@ def block_cases(desk: Desk) -> list[BlockCase]:
     if desk.is_tiny:
         return [_case(64, 128, 4, 16, (1, 64), is_sharded=shards) for shards in (False, True)]
     if desk.is_cuda:
-        sizes = [
-            (256, 512, 4, 64, (1, 256), True),
-            (256, 512, 4, 64, (1, 256), False),
-            (2560, 7680, 20, 128, (1, 6144), False),
-            (5120, 15360, 40, 128, (1, 4096), False),
-            (1536, 6144, 24, 64, (2, 4096), False),
+        return [
+            _case(256, 512, 4, 64, (1, 256), is_sharded=True),
+            _case(256, 512, 4, 64, (1, 256)),
+            _case(2560, 7680, 20, 128, (1, 6144), is_compiled=True),
+            _case(2560, 7680, 20, 128, (1, 6144)),
+            _case(5120, 15360, 40, 128, (1, 4096), is_compiled=True),
+            _case(1536, 6144, 24, 64, (2, 4096), is_compiled=True),
+            _case(5120, 15360, 40, 128, (1, 4096)),
+            _case(1536, 6144, 24, 64, (2, 4096)),
         ]
-    else:
-        sizes = [
-            (192, 512, 6, 32, (2, 192), False),
-            (384, 1024, 6, 64, (1, 384), False),
-            (192, 512, 6, 32, (2, 192), True),
-            (96, 256, 4, 24, (2, 128), False),
-            (384, 1024, 6, 64, (2, 384), False),
-            (384, 1024, 6, 64, (1, 384), True),
-        ]
+    sizes = [
+        (192, 512, 6, 32, (2, 192), False),
+        (384, 1024, 6, 64, (1, 384), False),
+        (192, 512, 6, 32, (2, 192), True),
+        (96, 256, 4, 24, (2, 128), False),
+        (384, 1024, 6, 64, (2, 384), False),
+        (384, 1024, 6, 64, (1, 384), True),
+    ]
     return [
         _case(hidden, inner, heads, head, tokens, is_sharded=shards)
         for hidden, inner, heads, head, tokens, shards in sizes
@@ -105,9 +120,11 @@ def block_row(case: BlockCase, desk: Desk, mesh: DeviceMesh) -> Row:
         for block in decoder.blocks():
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(decoder, mesh=mesh, mp_policy=policy)
+    if case.is_compiled:
+        compile_blocks(list(decoder.blocks()))
     shape = (case.num_sequences, case.seq_len, case.hidden_size)
     x = torch.randn(shape, device=desk.device, dtype=desk.dtype, requires_grad=True)
-    forward_s, backward_s = _passes_s(decoder, x, desk)
+    forward_s, backward_s = _passes_s(decoder, x, desk, unmeasured=SETTLING_PASSES if case.is_compiled else 2)
     return {
         "hidden_size": case.hidden_size,
         "intermediate_size": case.intermediate_size,
@@ -118,6 +135,7 @@ def block_row(case: BlockCase, desk: Desk, mesh: DeviceMesh) -> Row:
         "num_sequences": case.num_sequences,
         "dtype": desk.dtype_name,
         "is_sharded": case.is_sharded,
+        "is_compiled": case.is_compiled,
         "forward_s": forward_s / REPEATED_BLOCKS,
         "backward_s": backward_s / REPEATED_BLOCKS,
     }
@@ -133,11 +151,11 @@ def _decoder(config: DecoderConfig, desk: Desk, *, blocks: int, seq_len: int, ha
     return decoder
 
 
-def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seconds]:
+def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk, *, unmeasured: int) -> tuple[Seconds, Seconds]:
     """Seconds of a forward and of a backward, the first ones left out as warm-up; on CPUs without waiting for ranks."""
     gradient = torch.randn_like(x)
     found: list[tuple[Seconds, Seconds]] = []
-    for _ in range(2 + REPEATS):
+    for _ in range(unmeasured + REPEATS):
         outs: list[Tensor] = []
         forward_s = wall_s(lambda _, outs=outs: outs.append(decoder(x)), 1, desk)  # type: ignore[misc]
         backward_s = wall_s(partial(_backward, outs[0], gradient), 1, desk)
@@ -145,7 +163,7 @@ def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Secon
         for parameter in decoder.parameters():
             parameter.grad = None
         x.grad = None
-    forwards, backwards = zip(*found[2:], strict=True)
+    forwards, backwards = zip(*found[unmeasured:], strict=True)
     return typical_s(forwards, desk), typical_s(backwards, desk)
 
 
