@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from train_suites import SUITES, TINY, TrainRun
+from train_models import TINY
+from train_suites import SUITES, TrainRun
 
 import shardwise.train.worker
 

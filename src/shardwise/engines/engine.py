@@ -80,6 +80,8 @@ class Engine:
     """Whether reductions beside the backward pass can be turned on and off; torch's always are beside it."""
     has_optimizer_switch: bool = False
     """Whether the loop hands torch's AdamW its ``fused`` or leaves it out."""
+    has_liger_kernels: bool = False
+    """Whether Liger's kernels can stand for those of transformers' models."""
     has_async_tensor_parallel: bool = False
     """Whether collectives of sequence parallelism can run piece by piece under the products that need them."""
     has_deepep: bool = False
