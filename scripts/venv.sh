@@ -29,8 +29,8 @@ find_python() {
 # What the environment was made from.
 fingerprint() { cat pyproject.toml constraints/*.txt | cksum | tr -d ' \n'; }
 
-# A virtual environment cannot be moved: its programs name the interpreter by its full path.
-is_at_home() { grep -qF "$(pwd -P)/.venv/bin/python" .venv/bin/pip 2>/dev/null; }
+# A virtual environment cannot be moved: its programs name the interpreter by its full path. A link to one is no move.
+is_at_home() { grep -qF "$(readlink -f .venv)/bin/python" .venv/bin/pip 2>/dev/null; }
 
 wanted="$(fingerprint)"
 is_current() { [ -f ".venv/.stamp-$1" ] && [ "$(cat ".venv/.stamp-$1")" = "$wanted" ]; }

@@ -73,6 +73,16 @@ class Layout:
         left_out="",
         synonyms=("vp", "virtual_pipeline_model_parallel_size", "interleave"),
     )
+    num_microbatches_per_round: int | None = plan_field(
+        None,
+        "micro-batches that an interleaved stage runs before its next chunk",
+        left_out="pp with megatron",
+        highest=4096,
+        offered_by="megatron",
+        example="5",
+        synonyms=("microbatch_group_size_per_vp_stage", "microbatch_group_size_per_virtual_pipeline_stage"),
+    )
+    """Megatron's ``--microbatch-group-size-per-virtual-pipeline-stage``: from pp to all of the step's micro-batches."""
     ep: int = plan_field(
         1,
         "expert parallelism: routed experts divided",

@@ -26,6 +26,15 @@ FURTHER_CASES = {
         "of them, and there are 9 with pp=4",
         "set global_batch_size=16",
     ),
+    "layout-microbatches-per-round": (
+        make_plan(
+            engine="megatron",
+            layout=Layout(pp=4, vpp=2, schedule="interleaved", zero_stage=1, num_microbatches_per_round=3),
+            global_batch_size=12,
+        ),
+        "num_microbatches_per_round=3 is not between pp=4 and the 12 micro-batches of a step",
+        "set num_microbatches_per_round=4",
+    ),
     "engine-recompute-modules": (
         make_plan(recompute="selective", recompute_modules=("mlp", "core_attn")),
         "recompute_modules=mlp,core_attn, but native cannot recompute modules by name; megatron can",

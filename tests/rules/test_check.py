@@ -17,8 +17,8 @@ def test_the_first_layout_error_is_raised_and_the_others_are_counted():
     assert caught.value.code == "layout-world-size"
     assert caught.value.fix == "set tp=4 and dp_shard=16"
     assert caught.value.message == (
-        "dp_shard=4 with tp=7 places 28 GPUs, but the cluster has 64 (4 more: layout-tp-crosses-nodes, "
-        "layout-heads-over-tp, layout-kv-heads-over-tp, layout-hidden-over-tp)"
+        "dp_shard=4 with tp=7 places 28 GPUs, but the cluster has 64 (3 more: layout-heads-over-tp, "
+        "layout-kv-heads-over-tp, layout-hidden-over-tp)"
     )
 
 

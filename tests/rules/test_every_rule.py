@@ -50,7 +50,7 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
     ),
     "layout-tp-crosses-nodes": (
         make_plan(llama_8b(), engine="megatron", num_gpus=16, layout=Layout(tp=16)),
-        "tp=16 exceeds the 8 GPUs of a node: every layer would wait for the network four times",
+        "tp=16 exceeds the 8 GPUs of a node: every layer waits for the network four times",
         "set tp=8 and dp_shard=2",
     ),
     "layout-tp-over-pcie": (
@@ -296,7 +296,7 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
     "layout-interleaving-multiple": (
         make_plan(engine="megatron", layout=replace(INTERLEAVED, zero_stage=1), global_batch_size=10),
         "schedule interleaved needs a multiple of pp=4 micro-batches, but 10 % 4 = 2",
-        "set global_batch_size=12",
+        "set num_microbatches_per_round=5",
     ),
     "layout-microbatches-below-stages": (
         make_plan(engine="deepspeed", layout=Layout(pp=4, zero_stage=1), global_batch_size=2),

@@ -190,7 +190,7 @@ def test_a_fix_of_tp_takes_the_freed_ranks_and_the_batch_along():
     plan = replace(
         make_plan(llama_3_70b(), layout=Layout(dp_shard=3, tp=16), global_batch_size=33), cluster=cluster(48)
     )
-    error = next(item for item in find_errors(plan) if item.rule == "layout-tp-crosses-nodes")
+    error = next(item for item in find_refusals(plan) if item.rule == "layout-tp-crosses-nodes")
     assert error.neighbour == (("tp", 8), ("dp_shard", 6), ("global_batch_size", 36))
     assert error.fix == "set tp=8, dp_shard=6 and global_batch_size=36"
 

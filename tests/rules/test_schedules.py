@@ -38,6 +38,22 @@ def test_megatron_interleaves_whole_rounds_of_pp(num_microbatches, accepted):
     assert (find_errors(plan) == ()) is accepted
 
 
+@pytest.mark.parametrize(("num_microbatches", "accepted"), [(5, True), (10, True), (9, True), (6, False), (4, False)])
+def test_megatron_interleaves_in_rounds_that_it_is_told_of(num_microbatches, accepted):
+    """``schedules.py`` raises for a last round of 1 to pp - 1 micro-batches and for a round larger than the step."""
+    layout = Layout(pp=4, vpp=2, schedule="interleaved", zero_stage=1, num_microbatches_per_round=5)
+    plan = make_plan(engine="megatron", layout=layout, global_batch_size=num_microbatches)
+    assert (find_errors(plan) == ()) is accepted
+
+
+@pytest.mark.parametrize(("engine", "vpp"), [("torchtitan", 2), ("megatron", 1)])
+def test_only_an_interleaved_schedule_of_megatron_has_rounds_to_set(engine, vpp):
+    schedule = "interleaved" if vpp > 1 else "1f1b"
+    layout = Layout(pp=4, vpp=vpp, schedule=schedule, zero_stage=1, num_microbatches_per_round=5)
+    plan = make_plan(engine=engine, layout=layout, global_batch_size=10, compile=False)
+    assert "layout-microbatches-per-round" in [error.rule for error in find_errors(plan)]
+
+
 def test_megatron_runs_1f1b_with_fewer_micro_batches_than_stages():
     """Measured: a third of vTrain's published Megatron-DeepSpeed runs have two micro-batches on four stages."""
     plan = make_plan(engine="megatron", layout=Layout(pp=4, zero_stage=1), global_batch_size=2)

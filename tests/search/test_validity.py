@@ -176,7 +176,7 @@ def test_a_rejection_carries_an_example_with_numbers_and_a_fix(make_question):
     found = valid_candidates(Space(question=make_question(cluster="16xh100-sxm"), bounds=bounds))
     assert len(found.rows) == 0
     group = found.rejected[0]
-    assert group.rule == "layout-tp-crosses-nodes"
+    assert group.rule == "layout-kv-heads-over-tp"
     assert "tp=16" in group.example
     assert "tp=8" in group.fix
 
@@ -186,3 +186,10 @@ def test_a_broken_rule_about_the_recipe_stops_the_search_with_its_fix(make_quest
     with pytest.raises(RecipeError) as refusal:
         valid_candidates(Space(question=question, bounds=SearchBounds()))
     assert refusal.value.code == "recipe-position-table"
+
+
+def test_tensor_parallelism_over_two_servers_is_looked_at_when_it_is_asked_for(make_question):
+    question = make_question(model="llama-2-7b", cluster="16xh100-sxm")
+    open_bounds, asked = SearchBounds(), SearchBounds(tp=IntRange(low=16, high=16))
+    assert set(valid_candidates(Space(question=question, bounds=open_bounds)).rows.tp) == {1, 2, 4, 8}
+    assert set(valid_candidates(Space(question=question, bounds=asked)).rows.tp) == {16}

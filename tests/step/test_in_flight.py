@@ -31,6 +31,15 @@ def test_worst_moments_of_each_stage_with_sixteen_micro_batches(schedule, pp, vp
     assert found == expected
 
 
+def test_a_longer_round_keeps_more_micro_batches():
+    """arXiv:2104.04473, section 2.2: (v - 1) g + 2 (p - stage - 1) + 1 chunks of half a stage, 12 with g = 5."""
+    found = [
+        in_flight_micro_batches(schedule="interleaved", stage=stage, pp=4, vpp=2, num_microbatches=10, num_per_round=5)
+        for stage in range(4)
+    ]
+    assert found == [6, 5, 4, 3]
+
+
 def in_closed_form(schedule, stage, pp, vpp, m):
     """GPipe keeps every micro-batch; 1F1B ``p - stage``; interleaved 1F1B ``(v - 1) g + 2 (p - stage - 1) + 1`` chunks
     of 1/v stage each, with g micro-batches a round; zero-bubble schedules, which put weight gradients off, p or 2p - 1;

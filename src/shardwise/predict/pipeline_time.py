@@ -7,7 +7,7 @@ order cannot be written for. GPipe's equals its simulation.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shardwise.engines.table import ENGINES, engine_profile
+from shardwise.engines.table import engine_profile
 from shardwise.errors import LayoutError
 from shardwise.formulas.pipeline_makespan import uneven_pipeline_s
 from shardwise.layout import Layout
@@ -18,6 +18,7 @@ from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.simulate.pipeline import run_pipeline
 from shardwise.simulate.pipeline_graph import FirstPass
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes
+from shardwise.step.held_stage import num_microbatches_per_round
 from shardwise.units import Seconds
 
 NO_SEND_S = 1e-12
@@ -52,7 +53,7 @@ def gathers_at_step_begin(plan: Plan) -> bool:
 def schedule_shape(plan: Plan) -> ScheduleShape | None:
     """The schedule of a plan, ``None`` where no order can be written for its micro-batches.
 
-    Megatron interleaves in rounds of pp micro-batches, torch in rounds as even as possible.
+    Megatron interleaves in rounds of pp micro-batches unless told otherwise, torch in rounds as even as possible.
     """
     layout = plan.layout
     asked = ScheduleShape(
@@ -60,7 +61,7 @@ def schedule_shape(plan: Plan) -> ScheduleShape | None:
         pp=layout.pp,
         vpp=layout.vpp,
         num_microbatches=plan.num_microbatches,
-        num_microbatches_per_round=layout.pp if ENGINES[plan.engine].interleaves_in_rounds_of_pp else None,
+        num_microbatches_per_round=num_microbatches_per_round(plan),
     )
     try:
         return settled(asked)

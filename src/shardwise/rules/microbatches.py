@@ -9,6 +9,7 @@ from shardwise.rules.batch_arithmetic import nearest_batch_settings
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS, TORCH_SCHEDULES
+from shardwise.step.held_stage import num_microbatches_per_round
 
 
 def _breaks_batch(plan: Plan) -> bool:
@@ -111,11 +112,14 @@ def _dualpipe_candidates(plan: Plan) -> Iterable[Changes]:
     yield (("pp", 1), ("schedule", DEFAULT_SCHEDULE))
 
 
-def interleaving_multiple(plan: Plan) -> int:
-    """The number that micro-batches must be a multiple of: the stages for Megatron, torch's rounds for torch."""
-    if ENGINES[plan.engine].interleaves_in_rounds_of_pp:
-        return plan.layout.pp
-    return max(1, plan.num_microbatches // plan.layout.pp)
+def _left_over(plan: Plan) -> int:
+    """Micro-batches that fill no round: fewer than the stages in Megatron's last round, any in torch's equal rounds."""
+    pp, count = plan.layout.pp, plan.num_microbatches
+    per_round = num_microbatches_per_round(plan)
+    if per_round is None:
+        return count % max(1, count // pp)
+    rest = count % per_round
+    return rest if rest < pp else 0
 
 
 def _breaks_interleaving_multiple(plan: Plan) -> bool:
@@ -128,19 +132,59 @@ def _breaks_interleaving_multiple(plan: Plan) -> bool:
     if not kind.runs_in_rounds or not takes_chunks:
         return False
     count = whole_microbatches(plan)
-    return count is not None and count % interleaving_multiple(plan) != 0
+    return count is not None and _left_over(plan) != 0
 
 
 def _interleaving_multiple_message(plan: Plan) -> str:
-    la, count, multiple = plan.layout, plan.num_microbatches, interleaving_multiple(plan)
-    unit = f"pp={la.pp}" if ENGINES[plan.engine].interleaves_in_rounds_of_pp else f"the {multiple} rounds of pp={la.pp}"
+    la, count, per_round = plan.layout, plan.num_microbatches, num_microbatches_per_round(plan)
+    if la.num_microbatches_per_round is not None:
+        return (
+            f"rounds of {per_round} leave {_left_over(plan)} of {count} micro-batches, fewer than the pp={la.pp} "
+            f"stages that they would have to keep busy"
+        )
+    multiple = per_round or max(1, count // la.pp)
+    unit = f"pp={la.pp}" if per_round else f"the {multiple} rounds of pp={la.pp}"
     rest = count % multiple
     return f"schedule {la.schedule} needs a multiple of {unit} micro-batches, but {count} % {multiple} = {rest}"
 
 
 def _interleaving_multiple_candidates(plan: Plan) -> Iterable[Changes]:
+    pp, count = plan.layout.pp, whole_microbatches(plan) or 1
+    if ENGINES[plan.engine].interleaves_in_rounds_of_pp and count > pp:
+        least = next(size for size in range(pp, count + 1) if not 0 < count % size < pp)
+        yield (("num_microbatches_per_round", least),)
     yield from _more_microbatches(plan, multiple=plan.layout.pp)
-    yield (("vpp", 1), ("schedule", DEFAULT_SCHEDULE))
+    yield (("vpp", 1), ("schedule", DEFAULT_SCHEDULE), ("num_microbatches_per_round", None))
+
+
+def _breaks_round(plan: Plan) -> bool:
+    la = plan.layout
+    if la.num_microbatches_per_round is None:
+        return False
+    if la.vpp == 1 or not ENGINES[plan.engine].interleaves_in_rounds_of_pp:
+        return True
+    count = whole_microbatches(plan)
+    return la.num_microbatches_per_round < la.pp or (count is not None and la.num_microbatches_per_round > count)
+
+
+def _round_message(plan: Plan) -> str:
+    la = plan.layout
+    if la.vpp == 1:
+        return f"num_microbatches_per_round={la.num_microbatches_per_round} needs several chunks a stage, but vpp=1"
+    if not ENGINES[plan.engine].interleaves_in_rounds_of_pp:
+        return f"num_microbatches_per_round is not offered by {plan.engine}, only by megatron"
+    return (
+        f"num_microbatches_per_round={la.num_microbatches_per_round} is not between pp={la.pp} and the "
+        f"{plan.num_microbatches} micro-batches of a step"
+    )
+
+
+def _round_candidates(plan: Plan) -> Iterable[Changes]:
+    la = plan.layout
+    if la.vpp > 1 and ENGINES[plan.engine].interleaves_in_rounds_of_pp:
+        asked = max(la.num_microbatches_per_round or 1, la.pp)
+        yield (("num_microbatches_per_round", min(asked, plan.num_microbatches)),)
+    yield (("num_microbatches_per_round", None),)
 
 
 def _breaks_few(plan: Plan) -> bool:
@@ -198,13 +242,25 @@ RULES = (
     Rule(
         name="layout-interleaving-multiple",
         engines=engines_that(lambda engine: CHUNKED_SCHEDULE in engine.schedules),
-        why="Interleaving runs micro-batches in rounds: Megatron in rounds of pp, torch in micro-batches // pp rounds "
-        "of equal length.",
-        source="Megatron-LM core/pipeline_parallel/schedules.py; torch 2.13 ScheduleInterleaved1F1B, run",
-        reads=("pp", "schedule", "num_microbatches"),
+        why="Interleaving runs micro-batches in rounds: Megatron in rounds of pp (or "
+        "num_microbatches_per_round) of which the last has no fewer than pp, torch in micro-batches // pp rounds of "
+        "equal length.",
+        source="Megatron-LM core/pipeline_parallel/schedules.py (final_microbatch_group_size); torch 2.13 "
+        "ScheduleInterleaved1F1B, run",
+        reads=("pp", "schedule", "num_microbatches", "num_microbatches_per_round"),
         breaks=_breaks_interleaving_multiple,
         message=_interleaving_multiple_message,
         candidates=_interleaving_multiple_candidates,
+    ),
+    Rule(
+        name="layout-microbatches-per-round",
+        why="A round keeps every stage busy, so it holds at least pp micro-batches, and no more than a step has; torch "
+        "chooses its rounds itself, and one chunk a stage has none.",
+        source="Megatron-LM core/pipeline_parallel/schedules.py (microbatch_group_size_per_vp_stage)",
+        reads=("num_microbatches_per_round", "pp", "vpp", "num_microbatches"),
+        breaks=_breaks_round,
+        message=_round_message,
+        candidates=_round_candidates,
     ),
     Rule(
         name="layout-microbatches-below-stages",

@@ -11,6 +11,7 @@ from shardwise.errors import LayoutError
 from shardwise.plan import Plan
 from shardwise.recipe import Offload
 from shardwise.rules.degrees import divisors
+from shardwise.rules.world import leaves_fast_domain
 from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS, SCHEDULES, Schedule
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import (
@@ -203,13 +204,19 @@ class Space:
 
     def _degree_tuples(self) -> Iterator[Key]:
         bounds, world = self.bounds, self.question.cluster.num_gpus
-        for tp in _allowed_divisors(world, bounds.tp):
+        for tp in self._tensor_degrees():
             for cp in _allowed_divisors(world // tp, bounds.cp):
                 for pp in self._pipeline_depths(world // (tp * cp)):
                     data = world // (tp * cp * pp)
                     for dp_replicate in _allowed_divisors(data, bounds.dp_replicate):
                         if bounds.dp_shard is None or bounds.dp_shard.allows(data // dp_replicate):
                             yield tp, cp, pp, dp_replicate, data // dp_replicate
+
+    def _tensor_degrees(self) -> list[int]:
+        """Degrees of tensor parallelism inside the fast domain; wider ones where the question limits them itself."""
+        cluster, asked = self.question.cluster, self.bounds.tp
+        found = _allowed_divisors(cluster.num_gpus, asked)
+        return found if asked is not None else [tp for tp in found if not leaves_fast_domain(cluster, tp)]
 
     def _pipeline_depths(self, ranks: int) -> list[int]:
         stages, least = self.bounds.stage_layers, 2 if self.bounds.needs_pipeline else 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from shardwise.columns import negated
 from shardwise.engines.profile import PartialRecompute
-from shardwise.engines.table import engine_profile
+from shardwise.engines.table import ENGINES, engine_profile
 from shardwise.plan import Plan
 from shardwise.schedules.table import SCHEDULE_KINDS, Schedule
 from shardwise.step.in_flight import in_flight_micro_batches, waiting_sets, waits_for_weights
@@ -27,11 +27,19 @@ class Pipeline:
     vpp: int
     schedule: Schedule
     num_microbatches: int
+    num_per_round: int | None
+    """Micro-batches that an interleaved stage runs before its next chunk; ``None``: rounds as even as possible."""
     recomputes: bool
     recompute_layers: int | None
     """Recomputed blocks of each stage; ``None`` for all of them."""
     partial_recompute: PartialRecompute
     is_native_engine: bool
+
+
+def num_microbatches_per_round(plan: Plan) -> int | None:
+    """Micro-batches of one round of an interleaved schedule: the plan's own number, pp for Megatron, torch's share."""
+    in_rounds_of_pp = ENGINES[plan.engine].interleaves_in_rounds_of_pp
+    return plan.layout.num_microbatches_per_round or (plan.layout.pp if in_rounds_of_pp else None)
 
 
 def pipeline_of(plan: Plan) -> Pipeline:
@@ -42,6 +50,7 @@ def pipeline_of(plan: Plan) -> Pipeline:
         vpp=layout.vpp,
         schedule=layout.schedule,
         num_microbatches=plan.num_microbatches,
+        num_per_round=num_microbatches_per_round(plan),
         recomputes=negated(recipe.recompute == "none"),
         recompute_layers=recipe.recompute_layers,
         partial_recompute=engine_profile(plan.engine).partial_recompute,
@@ -158,6 +167,7 @@ def _in_flight(index: int, pipeline: Pipeline) -> float:
         pp=pipeline.pp,
         vpp=pipeline.vpp,
         num_microbatches=pipeline.num_microbatches,
+        num_per_round=pipeline.num_per_round,
     )
 
 

@@ -12,11 +12,16 @@ FULL_ROUNDS = 2
 stage keeps, unless all forwards come first."""
 
 
-def in_flight_micro_batches(*, schedule: Schedule, stage: int, pp: int, vpp: int, num_microbatches: int) -> float:
+def in_flight_micro_batches(
+    *, schedule: Schedule, stage: int, pp: int, vpp: int, num_microbatches: int, num_per_round: int | None = None
+) -> float:
     """Activation sets of a whole stage that are alive at its worst moment.
 
     They are counted over the order of the stage's passes in a full pipeline; a step of few micro-batches keeps no more
     than those. A set is alive until the gradients of its weights are done.
+
+    ``num_per_round`` are the micro-batches that an interleaved stage runs before its next chunk; ``None`` divides them
+    evenly, as torch does.
 
     Assumes: equal micro-batches. Rounds of ZB-H1 hold p of them, which torch's hold where p divides their number.
 
@@ -31,7 +36,7 @@ def in_flight_micro_batches(*, schedule: Schedule, stage: int, pp: int, vpp: int
     if kind.runs_forwards_first:
         return float(num_microbatches)
     is_even = kind.runs_in_rounds and not kind.splits_backward
-    per_round = even_round_size(pp=pp, num_microbatches=num_microbatches) if is_even else pp
+    per_round = (num_per_round or even_round_size(pp=pp, num_microbatches=num_microbatches)) if is_even else pp
     return min(float(num_microbatches), _kept_when_full(schedule, stage, pp, kind.num_chunks or vpp, per_round))
 
 

@@ -17,7 +17,7 @@ from shardwise.course.numerics.slots import Slot
 from shardwise.course.numerics.stage_program import StageProgram, States, StepInput
 from shardwise.course.numerics.tiny_model import require_plain
 from shardwise.course.numerics.world import Message, Rank, run_world
-from shardwise.engines.table import ENGINES, engine_profile
+from shardwise.engines.table import engine_profile
 from shardwise.errors import SimulationError
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -26,6 +26,7 @@ from shardwise.schedules.actions import Order
 from shardwise.schedules.make import make_schedule
 from shardwise.schedules.shape import ScheduleShape
 from shardwise.schedules.table import DEFAULT_SCHEDULE
+from shardwise.step.held_stage import num_microbatches_per_round
 from shardwise.step.reduction_policy import shards_unit_by_unit
 
 
@@ -168,7 +169,7 @@ def _orders(plan: Plan, num_microbatches: int) -> tuple[Order, ...]:
         pp=layout.pp,
         vpp=layout.vpp if layout.pp > 1 else 1,
         num_microbatches=num_microbatches,
-        num_microbatches_per_round=layout.pp if ENGINES[plan.engine].interleaves_in_rounds_of_pp else None,
+        num_microbatches_per_round=num_microbatches_per_round(plan),
     )
     return make_schedule(shape).orders
 

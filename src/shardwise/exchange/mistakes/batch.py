@@ -90,10 +90,13 @@ def _microbatch_pieces(case: Case) -> Iterator[Found]:
 
 def _interleaved_rounds(case: Case) -> Iterator[Found]:
     pp, count = case.number("pp"), case.number("num_microbatches")
-    if case.number("vpp") > 1 and pp > 1 and count % pp and any(case.views("megatron", "nemo", "megatron-bridge")):
+    per_round = case.number("num_microbatches_per_round") or pp
+    is_interleaved = case.number("vpp") > 1 and pp > 1 and any(case.views("megatron", "nemo", "megatron-bridge"))
+    if is_interleaved and 0 < count % per_round < pp:
         yield Found(
-            case.place("pp"),
-            f"the interleaved schedule runs {count} micro-batches in rounds of {pp}",
+            case.place("num_microbatches_per_round") or case.place("pp"),
+            f"the interleaved schedule runs {count} micro-batches in rounds of {per_round}, and the last of them would "
+            f"hold {count % per_round}, fewer than the {pp} stages",
             f"a global batch of a multiple of {pp} micro-batches on each data rank",
         )
 
