@@ -155,7 +155,7 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
     rates = replace(rates, is_blocking=plan.recipe.blocking_launches)
     if calibration is None or not calibration.is_measured:
         return rates
-    # A sum of two tensors stands for the kernels of a compiled block only where such a block says by how much they differ.
+    # A sum of two tensors stands for compiled kernels only where a compiled block says by how much they differ.
     is_told = not plan.recipe.compile or calibration.has_compiled_blocks
     rates = replace(
         rates,

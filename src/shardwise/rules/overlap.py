@@ -268,8 +268,8 @@ RULES = (
     ),
     Rule(
         name="engine-liger-kernels",
-        why="Liger replaces modules of transformers' models; Megatron, torchtitan and our trainer do not run these, and "
-        "its fused head and loss know nothing of a divided vocabulary.",
+        why="Liger replaces modules of transformers' models; Megatron, torchtitan and our trainer do not run these, "
+        "and its fused head and loss know nothing of a divided vocabulary.",
         source="linkedin/Liger-Kernel src/liger_kernel/transformers/monkey_patch.py",
         reads=("liger_kernels", "tp"),
         breaks=_breaks_liger,

@@ -48,8 +48,8 @@ DECOMPOSED_ROTARY_KERNELS = (6, 8)
 FUSED_ROTARY_KERNELS = (2, 2)
 DECOMPOSED_GATED_KERNELS = (2, 3)
 AUTOCAST_BYTES = (6, 18)
-"""Bytes of every input that eager autocast casts for a matrix of its own, forward and backward: read in fp32 and written
-in 16 bits; its gradient cast back, and added in fp32 to that of the other readers."""
+"""Bytes of every input that eager autocast casts for a matrix of its own, forward and backward: read in fp32 and
+written in 16 bits; its gradient cast back, and added in fp32 to that of the other readers."""
 AUTOCAST_KERNELS = (10, 13)
 """Casts that autocast adds to a block (same file)."""
 TENSOR_PARALLEL_KERNELS = 2
@@ -198,7 +198,8 @@ def _autocast(layer: LayerSpec, context: OperationContext) -> Iterator[Operation
         return
     readers = sum(weight.is_matrix and weight.split == "column" for weight in layer.weights)
     elements = readers * context.residual_elements
-    yield from context.memory_operations("autocast", (AUTOCAST_BYTES[0] * elements, AUTOCAST_BYTES[1] * elements), (0, 0))
+    forward, backward = AUTOCAST_BYTES
+    yield from context.memory_operations("autocast", (forward * elements, backward * elements), (0, 0))
 
 
 def _mixers(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:

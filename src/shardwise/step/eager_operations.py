@@ -37,7 +37,6 @@ UNPACKING_KERNELS = 8
 """Kernels of that expansion, five of them on scales, one for 64 weights."""
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSums:
     """Bytes and kernels around the products of an adapter; bytes for a base of 16 bits."""
@@ -52,11 +51,12 @@ ADAPTER_SUMS: dict[int, AdapterSums] = {
     # Our trainer. Outputs: added to the base product (read two, write one), and the gradient times alpha over rank.
     # Inputs: two gradients added up. Kernels: casts of both factors, and of their gradients, besides.
     0: AdapterSums(per_output=(6, 4), per_input=(0, 6), kernels=(3, 4)),
-    # peft under autocast. Outputs: scaled (4), added (6); the gradient scaled (4). Inputs: cast to fp32 (6) and back (6);
-    # the gradient likewise (12), and added to the matrix's own (6). Kernels: casts of both factors besides.
+    # peft under autocast. Outputs: scaled (4), added (6); the gradient scaled (4). Inputs: cast to fp32 (6) and back
+    # (6); the gradient likewise (12), and added to the matrix's own (6). Kernels: casts of both factors besides.
     2: AdapterSums(per_output=(10, 4), per_input=(12, 18), kernels=(6, 6)),
-    # peft without autocast. Outputs: scaled in fp32 (8), added to the base product in fp32 (10), cast (6); the gradient
-    # cast to fp32 (6), scaled (8), and cast back for the base (6). Inputs: cast (6); the gradient cast back (6), added (6).
+    # peft without autocast. Outputs: scaled in fp32 (8), added to the base product in fp32 (10), cast (6); the
+    # gradient cast to fp32 (6), scaled (8), and cast back for the base (6). Inputs: cast (6); the gradient cast back
+    # (6), added (6).
     4: AdapterSums(per_output=(24, 20), per_input=(6, 12), kernels=(4, 5)),
 }
 """By the bytes an element that adapters cast their inputs to, 0 where they read what the matrix reads."""
