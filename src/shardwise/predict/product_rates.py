@@ -36,10 +36,11 @@ K_HALF = 100
 """Inner length at which a product reaches half its limit: start and end of a tile's main loop. Smallest median residual
 of our 3,100 products; TileLang's kernels on H800 need 258."""
 FP32_TILES = (*TILES, (128, 32, 0.75), (32, 128, 0.75), (32, 32, 0.55))
-"""Tiles of products on fp32 cores, which narrow ones keep busy, too: cuBLAS has sgemm kernels of 32 columns or rows, split along the
-inner length where tiles are few."""
+"""Tiles of products on fp32 cores, which narrow ones keep busy, too: cuBLAS has sgemm kernels of 32 columns or rows,
+split along the inner length where tiles are few."""
 FP32_K_HALF = 7
-"""Inner length at which an fp32 product reaches half its limit: start and end of a tile take as long, while the main loop runs at a fifteenth of the rate."""
+"""Inner length at which an fp32 product reaches half its limit: start and end of a tile take as long as they do in 16
+bits, while the main loop runs at a fifteenth of the rate."""
 PRODUCT_START_S = 1.5e-6
 """Start and end of one kernel on the device."""
 BEST_MEMORY_FRACTION = 0.89
