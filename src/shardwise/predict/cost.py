@@ -201,10 +201,24 @@ def _goodput(request: CostRequest) -> tuple[Goodput, str]:
     return predicted, sentence
 
 
+SUMMARIES = {
+    "specialist_median": "the median of specialist providers",
+    "market_median": "the median of the market",
+    "market_low": "the lowest of the market",
+    "market_high": "the highest of the market",
+    "assumed": "assumed",
+    "user": "given",
+}
+"""Kinds of prices that no single provider asks, in words."""
+
+
 def _price(request: CostRequest) -> tuple[Dollars | None, str]:
     if request.usd_per_gpu_hour is not None:
         return request.usd_per_gpu_hour, "given"
     if not request.prices:
         return None, "no price is known"
     price = request.prices[0]
-    return price.usd_per_gpu_hour, f"{price.provider}, {price.kind}, {price.date} ({price.source})"
+    offer = SUMMARIES.get(price.kind) or f"{price.provider}, {price.kind.replace('_', ' ')}"
+    contract = price.source if price.kind == "user" and price.source != "user" else ""
+    date = "" if price.date == "undated" else price.date
+    return price.usd_per_gpu_hour, ", ".join(filter(None, (offer, contract, date)))
