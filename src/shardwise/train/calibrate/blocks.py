@@ -124,7 +124,7 @@ def block_row(case: BlockCase, desk: Desk, mesh: DeviceMesh) -> Row:
         compile_blocks(list(decoder.blocks()))
     shape = (case.num_sequences, case.seq_len, case.hidden_size)
     x = torch.randn(shape, device=desk.device, dtype=desk.dtype, requires_grad=True)
-    forward_s, backward_s = _passes_s(decoder, x, desk, unmeasured=SETTLING_PASSES if case.is_compiled else 2)
+    forward_s, backward_s = (_settled_s if case.is_compiled and desk.is_cuda else _passes_s)(decoder, x, desk)
     return {
         "hidden_size": case.hidden_size,
         "intermediate_size": case.intermediate_size,
@@ -151,11 +151,34 @@ def _decoder(config: DecoderConfig, desk: Desk, *, blocks: int, seq_len: int, ha
     return decoder
 
 
-def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk, *, unmeasured: int) -> tuple[Seconds, Seconds]:
+def _settled_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seconds]:
+    """Seconds of a forward and of a backward among many that are issued ahead of the device, as in training.
+
+    A host that waits for the device before each pass leaves it idle until the first kernel of the next one comes.
+    """
+    gradient, found = torch.randn_like(x), []
+    for _ in range(SETTLING_PASSES + REPEATS):
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+        events[0].record()
+        out = decoder(x)
+        events[1].record()
+        out.backward(gradient)
+        events[2].record()
+        found.append(events)
+        for parameter in decoder.parameters():
+            parameter.grad = None
+        x.grad = None
+    torch.cuda.synchronize()
+    measured = found[SETTLING_PASSES:]
+    forwards, backwards = ([events[i].elapsed_time(events[i + 1]) / 1e3 for events in measured] for i in range(2))
+    return typical_s(forwards, desk), typical_s(backwards, desk)
+
+
+def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seconds]:
     """Seconds of a forward and of a backward, the first ones left out as warm-up; on CPUs without waiting for ranks."""
     gradient = torch.randn_like(x)
     found: list[tuple[Seconds, Seconds]] = []
-    for _ in range(unmeasured + REPEATS):
+    for _ in range(2 + REPEATS):
         outs: list[Tensor] = []
         forward_s = wall_s(lambda _, outs=outs: outs.append(decoder(x)), 1, desk)  # type: ignore[misc]
         backward_s = wall_s(partial(_backward, outs[0], gradient), 1, desk)
@@ -163,7 +186,7 @@ def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk, *, unmeasured: int) -> 
         for parameter in decoder.parameters():
             parameter.grad = None
         x.grad = None
-    forwards, backwards = zip(*found[unmeasured:], strict=True)
+    forwards, backwards = zip(*found[2:], strict=True)
     return typical_s(forwards, desk), typical_s(backwards, desk)
 
 
