@@ -65,9 +65,9 @@ same:  ## whether 2,400 predictions, 300 inventories and 61 recommendations are 
 	@scripts/venv.sh dev
 	@PYTHONPATH=. $(BIN)/python -m benchmarks.same
 
-mutants:  ## whether the tests notice sixty changes of arithmetic, one at a time (an hour or two)
+mutants:  ## whether the tests notice sixty changes of arithmetic; MUTANTS="--room step" or "--only step/loss.py:33" asks for some
 	@scripts/venv.sh dev
-	@$(BIN)/python -m benchmarks.mutants
+	@$(BIN)/python -m benchmarks.mutants $(MUTANTS)
 
 check: lint types layers test  ## everything that has to be green before a commit
 
