@@ -13,15 +13,15 @@ def require_divisible(job: Job) -> None:
         LayoutError: it would divide what transformers builds along an axis that is not offered for the family, or the
             rows of the vocabulary unevenly.
     """
+    if uses_transformers(job):
+        model_type = str(job.model_config.get("model_type"))
+        _require_whole(undivided_axes(job.layout, model_type=model_type), model_type=model_type)
     if job.vocab_size % job.layout.tp:
         raise LayoutError(
             f"tp={job.layout.tp} cannot divide vocab_size={job.vocab_size} into equal parts",
             code="train-tensor-parts",
             fix=f"set tp to a divisor of {job.vocab_size}, or pad the vocabulary",
         )
-    if uses_transformers(job):
-        model_type = str(job.model_config.get("model_type"))
-        _require_whole(undivided_axes(job.layout, model_type=model_type), model_type=model_type)
 
 
 def require_data_parallel(layout: Layout, *, model_type: str) -> None:
