@@ -416,7 +416,7 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
     ),
     "engine-accelerator": (
         make_plan(machine=made_by("Google", "TPU v5p"), engine="deepspeed"),
-        "deepspeed runs on no TPU v5p: it drives no accelerator of Google",
+        "deepspeed runs on no TPU v5p: it drives no accelerator of Google; torch_xla's FSDP and JAX's MaxText do",
         "set engine=accelerate",
     ),
     "engine-forked-schedule": (

@@ -52,6 +52,8 @@ class Engine:
     """Whether tensor parallelism divides norms and residuals along the sequence by default."""
     foreign_vendors: frozenset[str] = frozenset()
     """Makers of accelerators that it does not run on."""
+    is_public: bool = True
+    """Whether people can get it; reports alone are public of others."""
     compiles: bool = False
     """Whether a run that does not say compiles its blocks with torch.compile (torchtitan ``CompileConfig.enable``,
     Accelerate's dynamo plugin and DeepSpeed's ``compile`` are off; Megatron has none)."""

@@ -20,6 +20,7 @@ LossKind = Literal[
     "torch_parallel",
     "huggingface",
     "vocab_parallel",
+    "vocab_parallel_upcast",
     "vocab_parallel_fused",
     "fused_in_place",
     "fused",

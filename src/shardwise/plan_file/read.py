@@ -60,13 +60,18 @@ def read_plan(
     readers = Readers(model=_read_model, cluster=_read_cluster)
     if not is_recipe(tree):
         return _build_plan(_with_overrides(tree, overrides or {}), folder, readers, fallback_seq_len)
-    name = "the recipe" if isinstance(source, Mapping) or "\n" in str(source) else str(source)
+    name = "the recipe" if isinstance(source, Mapping) or is_plan_text(source) else str(source)
     name = str(source.path) if isinstance(source, ReadFile) else name
     with naming(name):
         part = plan_of_recipe(tree, folder)
     with naming(f"{name}, under plan"):
         tree, folder = (part, folder) if isinstance(part, Mapping) else read_tree(part)
         return _build_plan(_with_overrides(tree, overrides or {}), folder, readers, fallback_seq_len)
+
+
+def is_plan_text(source: object) -> bool:
+    """Whether a source is the text of a plan, not its path: it starts with ``{`` or has several lines."""
+    return isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source.strip())
 
 
 def read_plans(path: str | Path) -> Iterator[Plan | ShardwiseError]:
@@ -146,7 +151,7 @@ def read_tree(source: PlanSource | ReadFile) -> tuple[Mapping[str, object], Path
     if isinstance(source, Mapping):
         require_plain(source, name="the plan")
         return source, None
-    if isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source.strip()):
+    if isinstance(source, str) and is_plan_text(source):
         is_yaml = not source.lstrip().startswith("{")
         return parse_plan_text(source, name="the plan text", is_yaml=is_yaml), None
     if not isinstance(source, str | Path):

@@ -27,6 +27,8 @@ LOSS_BYTES: dict[LossKind, LossBytes] = {
     "huggingface": LossBytes(forward=10, backward=14, head=4),
     # Megatron's vocabulary-parallel loss works in place on one fp32 copy; the gradient is cast beside it.
     "vocab_parallel": LossBytes(forward=6, backward=6, head=2),
+    # nanotron's shifts the fp32 logits into a second copy, of which alone backward has need.
+    "vocab_parallel_upcast": LossBytes(forward=10, backward=6, head=2),
     # Transformer Engine's kernel writes the gradient over the logits; with tp > 1 one copy stays beside them.
     "fused_in_place": LossBytes(forward=2, backward=2, head=2),
     "vocab_parallel_fused": LossBytes(forward=4, backward=4, head=4),
