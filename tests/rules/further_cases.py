@@ -103,8 +103,8 @@ FURTHER_CASES = {
     ),
     "engine-native-inside": (
         make_plan(named(llama_8b(), "gemma-like", "gemma3_text"), layout=Layout(dp_shard=2, tp=2, pp=2)),
-        "our trainer does not divide the inside of gemma-like (tp=2, pp=2): train it with data parallelism alone, or "
-        "run this plan with another engine",
-        "set tp=1, pp=1 and dp_shard=8",
+        "our trainer does not divide the inside of gemma-like (pp=2): train it with these at 1, or run this plan with "
+        "another engine",
+        "set pp=1 and dp_shard=4",
     ),
 }

@@ -70,6 +70,8 @@ class Engine:
     """Whether expert parallelism may borrow ranks of all replicas."""
     has_expert_tp: bool = False
     """Whether tensor parallelism inside experts has a degree of its own."""
+    keeps_experts_whole: bool = False
+    """Whether tensor parallelism leaves routed experts whole also where no expert parallelism divides them."""
     exchanges_heads: bool = False
     """Whether context parallelism exchanges stripes of the sequence for heads (Ulysses)."""
     optimizer_offload_stage: ZeroStage = 3
