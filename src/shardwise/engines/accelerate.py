@@ -14,6 +14,7 @@ PROFILE = replace(
     has_foreach_optimizer=True,
     ddp_copies_gradients=True,
     has_torch_norm_kernel=False,
+    has_fp32_adapters=True,
 )
 
 ENGINE = Engine(
@@ -34,5 +35,6 @@ ENGINE = Engine(
     # Without resharding FSDP still divides parameters again after the backward pass.
     unnamed_stages=frozenset((2,)),
     program_choices=frozenset(("recompute_layers", "sequence_parallel")),
+    has_liger_kernels=True,
     source="huggingface/accelerate@16cb6eb src/accelerate/parallelism_config.py",
 )
