@@ -4,6 +4,8 @@
 BIN := .venv/bin
 DEMO_MODEL := examples/llama-3.1-70b/config.json
 DEMO_CLUSTER := 64xh100-sxm
+# Tests start many processes, and each would compile the package and its tests again.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test runs targets slurm kills fuzz families slow same mutants check lint types layers bench docs format clean

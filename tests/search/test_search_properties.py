@@ -19,7 +19,7 @@ from shardwise.search.search import question_of
 
 MODELS = ("gpt2", "llama-3.1-8b", "qwen3-30b-a3b", "mpt-7b", "pythia-160m", "gemma-2-9b")
 CLUSTERS = ("1xh100-sxm", "8xa100-sxm-40", "4xrtx-4090", "3xdgx-h100", "16xv100-sxm2-32", "8xmi300x")
-ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp1", "accelerate", "hai-llm")
+ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp1", "accelerate", "hai-llm", "nanotron")
 
 recipes = st.builds(
     Recipe,

@@ -13,7 +13,7 @@ from shardwise.errors import PlanError, ShardwiseError, UsageError
 from shardwise.fields import field_named, plan_fields
 from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.plan_file import PlanSource, plan_to_json, read_plan
+from shardwise.plan_file import PlanSource, ReadFile, plan_to_json, read_plan
 from shardwise.plan_file.read import is_plan_text
 from shardwise.plan_file.text import YAML_SUFFIXES, decode_plan, parse_plan_text, read_plan_bytes
 from shardwise.plan_file.values import refuse_unknown_key
@@ -35,7 +35,7 @@ CLUSTER_ALONE_FIX = "name the model as well: llama-3.1-8b {name}"
 
 
 def plan_of(
-    source: Plan | PlanSource,
+    source: Plan | PlanSource | ReadFile,
     cluster: ClusterSource | None,
     fields: Fields,
     *,
@@ -63,6 +63,8 @@ def plan_of(
         return read_foreign(foreign, model=named_model, cluster=named_cluster, settings=fields).plan()
     named_apart = {"model": _placed(named_model), "cluster": _placed(named_cluster)}
     parts |= {part: name for part, name in named_apart.items() if name is not None}
+    if isinstance(source, ReadFile):
+        return read_plan(source, overrides=parts)
     if cluster is not None:
         model = require_model(source, beside=str(cluster))
         named = {"model": model, "cluster": cluster, "recipe": {}}

@@ -28,12 +28,21 @@ from shardwise.plan_file.values import check_fields, refuse_unknown_key, shown
 from shardwise.recipe import Recipe
 from shardwise.rules.defaults import fill_plan
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFile:
+    """A file that was read already, as by a command that looks at more of it than the plan."""
+
+    path: Path
+    tree: Mapping[str, object]
+
+
 PlanSource = str | Path | Mapping[str, object]
 PARTS = (Field("the form of the file", name="schema"), *plan_fields(Plan))
 
 
 def read_plan(
-    source: PlanSource, *, overrides: Mapping[str, object] | None = None, fallback_seq_len: int | None = None
+    source: PlanSource | ReadFile, *, overrides: Mapping[str, object] | None = None, fallback_seq_len: int | None = None
 ) -> Plan:
     """The plan in a JSON or YAML file, in JSON or YAML text, or in a mapping; of a recipe, its plan.
 
@@ -52,6 +61,7 @@ def read_plan(
     if not is_recipe(tree):
         return _build_plan(_with_overrides(tree, overrides or {}), folder, readers, fallback_seq_len)
     name = "the recipe" if isinstance(source, Mapping) or is_plan_text(source) else str(source)
+    name = str(source.path) if isinstance(source, ReadFile) else name
     with naming(name):
         part = plan_of_recipe(tree, folder)
     with naming(f"{name}, under plan"):
@@ -130,12 +140,14 @@ def _read_line(line: bytes | str, name: str, folder: Path | None, readers: "Read
         return error
 
 
-def read_tree(source: PlanSource) -> tuple[Mapping[str, object], Path | None]:
+def read_tree(source: PlanSource | ReadFile) -> tuple[Mapping[str, object], Path | None]:
     """The document of a plan or a recipe, and the folder it lies in, if it is a file.
 
     Raises:
         PlanError: it cannot be read or is no document with named parts.
     """
+    if isinstance(source, ReadFile):
+        return source.tree, source.path.parent
     if isinstance(source, Mapping):
         require_plain(source, name="the plan")
         return source, None
