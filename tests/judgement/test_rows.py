@@ -70,7 +70,7 @@ def test_states_of_adapters_are_those_of_adapters(capsys):
 
 
 def test_the_textbook_counts_what_recomputation_frees():
-    """Under the seed's convention full recomputation took 5 s and left the memory as it was: one of four tensors a layer stays."""
+    """Full recomputation took 5 s and left the memory as it was. One of four tensors a layer stays."""
     layout = "predict llama-3.1-70b 64xh100-sxm --tp 8 --pp 2 --global-batch-size 128 --convention seed"
     plain, full = (said(shlex.split(f"{layout} --recompute {mode}"))[1] for mode in ("none", "full"))
     kept = [answer["memory"]["components_bytes"]["activations"] for answer in (plain, full)]
