@@ -86,6 +86,11 @@ FURTHER_CASES = {
         "fused_optimizer=false, but how native updates with adamw is no choice",
         "set fused_optimizer=null",
     ),
+    "engine-liger-kernels": (
+        make_plan(liger_kernels=True),
+        "liger_kernels, but native has kernels of its own",
+        "set liger_kernels=false",
+    ),
     "engine-fp8-input-store": (
         make_plan(activation_func_fp8_input_store=True),
         "activation_func_fp8_input_store: native keeps what activations read in 16 bits",

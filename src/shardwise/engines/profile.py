@@ -116,6 +116,9 @@ class EngineProfile:
         )
         return next((name for name in order if ATTENTION_KERNELS[name].computes(call)), "math")
 
+    has_fp32_adapters: bool = False
+    """Whether adapters are fp32 beside a base in 16 bits and cast their inputs (peft ``autocast_adapter_dtype``, on by
+    default)."""
     wraps_ends: bool | None = None
     """Whether the token table, and the final norm with the head, are FSDP units of their own where a recipe does not
     say; otherwise they are the root unit with whatever no block holds. ``None`` where that is no choice."""

@@ -98,6 +98,11 @@ GAPS = (
         fix="set fused_loss to null (leave out --fused-loss and --no-fused-loss)",
     ),
     Gap(
+        what="use for Liger's kernels, which replace modules of transformers",
+        is_asked=lambda plan: plan.recipe.liger_kernels,
+        fix="set liger_kernels to false (leave out --liger-kernels)",
+    ),
+    Gap(
         what="states of the textbook's sizes, which convention=seed predicts",
         is_asked=lambda plan: plan.recipe.convention == "seed",
         fix="set convention to engine",

@@ -123,6 +123,6 @@ def _head_matrix(context: StageContext, operation: OperationContext) -> LocalMat
 def _loss_bytes(context: StageContext) -> tuple[int, int]:
     recipe = context.plan.recipe
     kind = loss_kind(profile=context.profile, recipe=recipe, tp=context.plan.layout.tp)
-    if recipe.fused_loss or (recipe.compile and kind == "torch"):
+    if recipe.fused_loss or recipe.liger_kernels or (recipe.compile and kind == "torch"):
         return FUSED_LOSS_BYTES
     return LOSS_BYTES[kind]
