@@ -40,6 +40,23 @@ def add_flavors() -> None:
     )
     llama3_args["ours_3b"] = TransformerModelArgs(dim=3072, n_layers=28, n_heads=24, multiple_of=256, **shared)
     llama3_args["ours_8b"] = llama3_args["8B"]
+    from torchtitan.models.moe import MoEArgs
+    from torchtitan.models.qwen3 import qwen3_args
+    from torchtitan.models.qwen3.model.args import Qwen3ModelArgs
+
+    experts = MoEArgs(num_experts=32, num_shared_experts=0, top_k=4, score_func="softmax", route_norm=True)
+    experts.score_before_experts = False
+    qwen3_args["ours_moe-3b"] = Qwen3ModelArgs(
+        dim=2048,
+        n_layers=16,
+        n_heads=16,
+        n_kv_heads=4,
+        head_dim=128,
+        hidden_dim=6144,
+        moe_enabled=True,
+        moe_inter_dim=768,
+        moe_args=experts,
+    )
 
 
 def write_inputs(folder: Path) -> None:

@@ -164,9 +164,39 @@ MODELS: dict[str, dict[str, Any]] = {
         "rotary_pct": 0.25,
         "tie_word_embeddings": False,
     },
+    "moe-3b": {
+        **LLAMA,
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": 32,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": True,
+        "vocab_size": 151936,
+    },
+    "qwen-1.5b": {
+        **LLAMA,
+        "model_type": "qwen2",
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
     "gpt2-xl": {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "vocab_size": 50257},
 }
-TINY = {"1b": "tiny", "3b": "tiny", "8b": "tiny", "70b": "tiny", "mistral-7b": "tiny", "moe": "tiny-moe"}
+TINY = {
+    **dict.fromkeys(("1b", "3b", "8b", "70b", "mistral-7b", "qwen-1.5b"), "tiny"),
+    **dict.fromkeys(("moe", "moe-3b"), "tiny-moe"),
+}
 MODELS["tiny"] = {
     **MODELS["1b"],
     "hidden_size": 64,

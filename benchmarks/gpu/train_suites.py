@@ -354,7 +354,27 @@ PROBED = (
     TrainRun("gpt2-xl", "gpt2-xl", recipe={"seq_len": 1024, "micro_batch_size": 8, "compile": True}, num_steps=16),
 )
 """Runs that are looked into."""
+BARE = {"compile": True, "recompute": "none"}
+EXPERTS = (
+    TrainRun("moe-3b 4096 x 8", "moe-3b", recipe={**BARE, "micro_batch_size": 8}, num_steps=16),
+    TrainRun("moe-3b 4096 x 2", "moe-3b", recipe={**BARE, "micro_batch_size": 2}, num_steps=16),
+    TrainRun("moe-3b 4096 x 8 selective", "moe-3b", recipe={**COMPILED, "micro_batch_size": 8}, num_steps=8),
+    TrainRun("moe-3b 4096 x 8 full", "moe-3b", recipe={**COMPILED, **FULL, "micro_batch_size": 8}, num_steps=8),
+    TrainRun("gpt2-xl 1024 x 8", "gpt2-xl", recipe={**BARE, "seq_len": 1024, "micro_batch_size": 8}, num_steps=16),
+)
+"""Mixtures of experts, and a model that transformers builds, on one GPU."""
+TUNED = {"micro_batch_size": 2, "compile": True, **FULL}
+TUNING = (
+    TrainRun("lora", "8b", recipe={**TUNED, **FORMATS["lora"]}, num_steps=10),
+    TrainRun("qlora", "8b", recipe={**TUNED, **FORMATS["qlora"]}, num_steps=10),
+    TrainRun("whole", "qwen-1.5b", recipe={**BARE, "micro_batch_size": 4}, num_steps=10),
+    TrainRun("fp8", "3b", recipe={**TUNED, **FORMATS["fp8"], "seq_len": 8192}, num_steps=10),
+    TrainRun("experts", "moe-3b", recipe={**BARE, "micro_batch_size": 8}, num_steps=10),
+)
+"""What ``beside_others.sh`` trains with us and with another program in turn, on one GPU."""
 SUITES: dict[str, tuple[TrainRun, ...]] = {
+    "tuning": TUNING,
+    "experts": EXPERTS,
     "cells": CELLS,
     "two-small-cards": TWO_SMALL_CARDS,
     "blind": BLIND,

@@ -20,7 +20,7 @@ PROFILE = EngineProfile(
     ddp_copies_gradients=False,
     bucket_bytes=25 * MIB,
     has_torch_norm_kernel=True,
-    row_kernels="index_add",
+    row_kernels="gather",
 )
 
 ENGINE = Engine(

@@ -13,7 +13,7 @@ from shardwise.recipe import Recipe
 
 SelectivePolicy = Literal["operations", "core_attention"]
 Sharding = Literal["fsdp2", "fsdp1", "megatron", "deepspeed"]
-RowKernels = Literal["fused", "index_add", "index_put"]
+RowKernels = Literal["fused", "gather", "index_put"]
 PartialRecompute = Literal["first of stage", "first of chunk", "every"]
 LossKind = Literal[
     "torch",
@@ -86,8 +86,8 @@ class EngineProfile:
     """Which blocks are recomputed where only some are: the first of a stage, the first of each of its chunks, or every
     n-th one, with the last among them."""
     row_kernels: RowKernels = "fused"
-    """How copies of tokens are put in the order of experts and added up again: by kernels made for it, by torch's
-    ``index_add`` (our trainer), or by writing to an index (torchtitan ``models/moe/moe.py``)."""
+    """How copies of tokens are put in the order of experts and added up again: by kernels made for it, by
+    gathers in both directions (our trainer), or by writing to an index (torchtitan ``models/moe/moe.py``)."""
     expert_exchange: ExpertExchange = "alltoall"
     """How copies of tokens travel to experts where a layout does not say."""
     has_torch_norm_kernel: bool = False

@@ -1,9 +1,9 @@
 """What routed experts move between their products: scores, token copies in the order of experts and back, activations.
 
-How long this takes depends on who moves the rows. Transformer Engine has one kernel for each direction. Our trainer and
-torchtitan use torch's indexing, kernel by kernel: a write by index goes number by number, a sum by index is atomic.
-Timed on one H200 as bytes at the rate of a copy, 2,048 wide, 8,192 and 32,768 tokens of four copies each
-(``benchmarks/results/2026-11-30-h200-experts.md``).
+How long this takes depends on who moves the rows. Transformer Engine has one kernel for each direction. Our trainer
+gathers in both directions, in kernels that a compiler joins with the norm before and the sum after where experts are
+not divided. torchtitan writes by index, number by number. Timed on one H200 as bytes at the rate of a copy, 3.65 TB/s,
+2,048 wide, 32,768 tokens of four copies each (``benchmarks/results/2026-11-30-h200-moe.md`` and ``-experts.md``).
 """
 
 from collections.abc import Iterator
@@ -13,20 +13,32 @@ from shardwise.model import MoeSpec
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import OperationContext
 
-ROW_BYTES: dict[RowKernels, tuple[float, float]] = {"fused": (8, 8), "index_add": (42, 30), "index_put": (67, 104)}
-"""Bytes per 16-bit element of every token copy, forward and backward. ``index_add`` alone takes 30 of 42 and the
-backward of indexing 9 of 30; two writes by index take 33 of 67, and the gradient of router weights, a product of
+ROW_BYTES: dict[RowKernels, tuple[float, float]] = {"fused": (8, 8), "gather": (4.3, 6.2), "index_put": (67, 104)}
+"""Bytes per 16-bit element of every token copy, forward and backward. Gathers: what their kernels take beyond the norms
+and residual sums that they contain. Two writes by index take 33 of 67, and the gradient of router weights, a product of
 vectors, 48 of 104."""
+EAGER_ROW_BYTES = (10.3, 10.3)
+"""Bytes of torch's own gathers: one to spread the copies, one before the sum over them, and that sum."""
+EXCHANGED_ROW_BYTES = (28.3, 36.4)
+"""Bytes where experts are divided: both ends of an exchange put rows in order, and kernels of torch's own weight what
+comes back (6.3 and 14.4)."""
 WIDE_ROWS_RATIO = 1.36
 """Time of rows in fp32, as torch's autocast leaves them, over that of 16 bits: 86 and 146 bytes."""
-SORT_BYTES: dict[RowKernels, float] = {"fused": 0.0, "index_add": 7500.0, "index_put": 7500.0}
+SORT_BYTES: dict[RowKernels, float] = {"fused": 0.0, "gather": 3800.0, "index_put": 7500.0}
 """Bytes per token copy that choosing, sorting and counting take as long as."""
 EAGER_GATED_BYTES = (22, 36)
 """Bytes per element of the width of an expert where gate and up are halves of one tensor and kernels are torch's own:
 reading halves runs at half the rate of a copy."""
-ROUTING_KERNELS: dict[RowKernels, tuple[int, int]] = {"fused": (6, 6), "index_add": (10, 10), "index_put": (12, 12)}
+WEIGHTED_GATED_BYTES = (5.0, 12.2)
+"""Bytes with the weights of rows, compiled: forward, and one kernel that makes all gradients and the activation."""
+ROUTING_KERNELS: dict[RowKernels, tuple[int, int]] = {"fused": (6, 6), "gather": (12, 8), "index_put": (12, 12)}
 """Kernels of scores, top-k and its bookkeeping, and again for the permutation: low confidence."""
+COMPILED_ROUTING_KERNELS = (2, 1)
+"""Kernels that routing adds to a compiled block, whose others already count for its guards and wrappers: 18 forward
+and 10 backward are launched."""
 EAGER_GATED_KERNELS = (2, 4)
+EAGER_PRODUCT_BYTES = 8
+"""Bytes per element of a product with one number a row: four, at half the rate of a copy."""
 SCORE_BYTES = (10, 10)
 
 
@@ -36,15 +48,39 @@ def routed_operations(
     """Everything around the products of routed experts; ``activation`` and its ``kernels`` where they are compiled."""
     rows, element = context.row_kernels, context.element_bytes / 2
     copies = context.tokens * block.num_experts_per_tok / context.layout.tp
-    if rows == "index_add" and block.is_gated:
-        activation, kernels = EAGER_GATED_BYTES, EAGER_GATED_KERNELS
+    row_bytes = ROW_BYTES[rows]
+    if rows == "gather":
+        row_bytes = _gathered_bytes(context)
+        if block.is_gated:
+            activation, kernels = _gated(context)
     width = copies * block.moe_intermediate_size * element
     yield from context.memory_operations("experts.activation", (activation[0] * width, activation[1] * width), kernels)
     wide = WIDE_ROWS_RATIO if context.residual_bytes > context.element_bytes else element
     width = copies * context.hidden_size * wide
-    forward, backward = ROW_BYTES[rows]
+    forward, backward = row_bytes
     moved = (forward * width + SORT_BYTES[rows] * copies, backward * width)
-    yield from context.memory_operations("experts.permute", moved, ROUTING_KERNELS[rows])
+    routing = COMPILED_ROUTING_KERNELS if context.compiles_experts else ROUTING_KERNELS[rows]
+    yield from context.memory_operations("experts.permute", moved, routing)
     scores = context.replicated_tokens() * block.num_experts * element
     moved = (SCORE_BYTES[0] * scores, SCORE_BYTES[1] * scores)
-    yield from context.memory_operations("router.scores", moved, ROUTING_KERNELS["fused"])
+    routing = COMPILED_ROUTING_KERNELS if context.compiles_experts else ROUTING_KERNELS["fused"]
+    yield from context.memory_operations("router.scores", moved, routing)
+
+
+def _gathered_bytes(context: OperationContext) -> tuple[float, float]:
+    """Bytes that our trainer's rows take, per 16-bit element."""
+    if context.layout.ep > 1:
+        return EXCHANGED_ROW_BYTES
+    return ROW_BYTES["gather"] if context.compiles_experts else EAGER_ROW_BYTES
+
+
+def _gated(context: OperationContext) -> tuple[tuple[float, float], tuple[int, int]]:
+    """Bytes per element and kernels of our trainer's activation of experts.
+
+    Without a compiler the kernel of backward is the same, and forward multiplies by the weights in one kernel more.
+    """
+    if not context.weighs_expert_inputs:
+        return EAGER_GATED_BYTES, EAGER_GATED_KERNELS
+    if context.compiles_experts:
+        return WEIGHTED_GATED_BYTES, (1, 1)
+    return (EAGER_GATED_BYTES[0] + EAGER_PRODUCT_BYTES, WEIGHTED_GATED_BYTES[1]), (3, 1)

@@ -47,6 +47,27 @@ def uses_ddp(*, layout: Layout, recipe: Recipe) -> bool:
     return is_replicated(layout) & is_plain & (recipe.offload == "none")
 
 
+BF16_PRECISIONS = ("bf16", "bf16-mixed", "fp8-mixed")
+"""Precisions whose blocks keep activations in bf16."""
+
+
+def compiles_experts(*, layout: Layout, recipe: Recipe) -> bool:
+    """Whether blocks with routed experts are compiled as a whole; otherwise their attention alone is.
+
+    How many rows another rank sends depends on the tokens, and a compiler wants to know. torch 2.11 compiles grouped
+    products in bf16 alone.
+    """
+    return weighs_expert_inputs(layout=layout, recipe=recipe) & recipe.compile
+
+
+def weighs_expert_inputs(*, layout: Layout, recipe: Recipe) -> bool:
+    """Whether one function multiplies experts' activations by router weights and makes them again in backward.
+
+    Where experts are divided, weights stay where their tokens are and multiply what comes back.
+    """
+    return (layout.ep == 1) & (recipe.precision in BF16_PRECISIONS)
+
+
 def frees_after_forward(layout: Layout) -> bool:
     """Whether blocks and the token table are freed after forward and gathered again; the last block stays."""
     return gathers_every_micro_batch(layout) & layout.reshard_after_forward

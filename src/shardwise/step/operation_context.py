@@ -9,7 +9,13 @@ from shardwise.layout import Layout
 from shardwise.recipe import Precision
 from shardwise.step.expert_exchange import row_kernels
 from shardwise.step.inventory import Operation, OperationPhase
-from shardwise.step.native_engine import is_native_engine, is_replicated, uses_ddp
+from shardwise.step.native_engine import (
+    compiles_experts,
+    is_native_engine,
+    is_replicated,
+    uses_ddp,
+    weighs_expert_inputs,
+)
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
 
@@ -62,6 +68,10 @@ class OperationContext:
     """Bytes an element of the input that an adapter casts for itself; 0 where it reads what its matrix reads."""
     row_kernels: RowKernels = "fused"
     """How copies of tokens are put in the order of experts."""
+    weighs_expert_inputs: bool = False
+    """Whether router weights multiply the activations of experts (:mod:`~shardwise.step.native_engine`)."""
+    compiles_experts: bool = False
+    """Whether a compiler sees the whole of blocks with experts."""
     has_fused_softmax: bool = False
     """Whether unfused attention has scale, mask and softmax in one kernel (Megatron)."""
     attention_dropout: bool = False
@@ -160,6 +170,8 @@ def operation_context(context: StageContext) -> OperationContext:
         is_quantised=plan.recipe.adapter == "qlora",
         adapted_input_bytes=context.adapted_input_bytes,
         row_kernels=row_kernels(plan),
+        weighs_expert_inputs=is_native_engine(plan) and weighs_expert_inputs(layout=plan.layout, recipe=plan.recipe),
+        compiles_experts=is_native_engine(plan) and compiles_experts(layout=plan.layout, recipe=plan.recipe),
         has_fused_softmax=block.has_fused_softmax,
         attention_dropout=block.attention_dropout,
         hidden_dropout=block.hidden_dropout,

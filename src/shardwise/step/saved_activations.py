@@ -88,6 +88,9 @@ class BlockContext:
     """Whether the policy of operations finds exchanges of rows between ranks, which it keeps."""
     runs_experts_eagerly: bool = False
     """Whether kernels between experts' products run one by one although blocks are compiled (our trainer)."""
+    remakes_expert_activation: bool = False
+    """Whether experts keep gate and up alone, from which backward makes the input of their last product again
+    (our trainer where experts are not divided, ``train/decoder/gated.py``)."""
     remakes_elementwise: bool = False
     """Whether a compiled dense block recomputes norms and activations in the kernel of backward that reads them. The
     norm before a gather over tensor-parallel ranks stays."""
@@ -147,7 +150,7 @@ def saved_tensors(layer: LayerSpec, context: BlockContext) -> tuple[SavedTensor,
     experts and each engine's kernels; the sums are checked against saved-tensor hooks.
     """
     hidden = context.hidden_size
-    if isinstance(layer.feed_forward, MoeSpec):
+    if isinstance(layer.feed_forward, MoeSpec) and context.runs_experts_eagerly:
         context = replace(context, remakes_elementwise=False)  # of such a block attention alone is compiled
     tensors: list[SavedTensor] = [_residual("input", hidden, context)]
     tensors += _norms(layer, hidden, context)
@@ -319,24 +322,23 @@ def _moe(spec: MoeSpec, hidden: int, context: BlockContext) -> Iterator[SavedTen
     """Routed tokens (balanced): dispatched input, expert intermediates, expert output, router scores.
 
     The policy of operations lists plain products, which grouped ones are not, and exchanges of rows (pytorch/torchtitan
-    v0.2.2 ``models/llama4/infra/parallelize.py``, ``_op_sac_save_list``; ``train/recompute.py``). Where rows are added
-    up with ``index_add``, torch keeps them for the shape of their gradient (``tools/autograd/derivatives.yaml``).
+    v0.2.2 ``models/llama4/infra/parallelize.py``, ``_op_sac_save_list``; ``train/recompute.py``).
     """
     size = context.element_bytes
     routed = context.tokens * spec.num_experts_per_tok // context.sequence_shards
     width = spec.moe_intermediate_size // context.expert_tp
     read = context.activation_input_bytes if spec.is_gated else size
-    is_fused = context.has_fused_activation and not context.runs_experts_eagerly
+    is_fused = (context.has_fused_activation and not context.runs_experts_eagerly) | context.remakes_expert_activation
     up = read * spec.is_gated + size * (spec.is_gated and not is_fused)
+    down_input = routed * width * context.input_bytes * (not context.remakes_expert_activation)
     exchanged = context.keeps_exchanged_rows
     for name, num_bytes, is_kept, modules in (
         ("dispatched_input", routed * hidden * context.input_bytes, exchanged, _MOE),
         ("reordered_input", 2 * routed * hidden * context.input_bytes * context.copies_exchanged_rows, False, _MOE),
         ("pre_activation", routed * width * read, False, _MOE),
         ("intermediates", routed * width * up, False, _MOE),
-        ("down_input", routed * width * context.input_bytes, False, _MOE_ACTIVATION),
+        ("down_input", down_input, False, _MOE_ACTIVATION),
         ("output", routed * hidden * size * context.keeps_expert_outputs, exchanged, _MOE),
-        ("weighted_output", routed * hidden * size * context.runs_experts_eagerly, False, _MOE),
     ):
         yield SavedTensor(
             name=f"experts.{name}",

@@ -18,12 +18,14 @@ from shardwise.step.held_weights import EMPTY, Division, HeldWeights, adapter_we
 from shardwise.step.in_flight import times_made_again
 from shardwise.step.layer_placement import Runs, Stage
 from shardwise.step.native_engine import (
+    compiles_experts,
     exchanges_gradients,
     is_native_engine,
     is_replicated,
     splits_backward,
     spreads_vocabulary,
     uses_ddp,
+    weighs_expert_inputs,
 )
 from shardwise.step.recomputed_blocks import HeldRun
 from shardwise.step.saved_activations import Adapter, BackwardContext, BlockContext, SelectiveRule, backward_temporaries
@@ -257,13 +259,14 @@ class StageContext:
             gathered_sequence_ratio=layout.cp if self.is_native_engine else 1,
             copies_exchanged_rows=self.is_native_engine & (layout.ep > 1),
             keeps_exchanged_rows=layout.ep > 1,
-            runs_experts_eagerly=self.is_native_engine,
+            runs_experts_eagerly=self.is_native_engine & negated(compiles_experts(layout=layout, recipe=recipe)),
+            remakes_expert_activation=self.is_native_engine & weighs_expert_inputs(layout=layout, recipe=recipe),
             saves_mlp_input=not self.has_adapter or (self._adapts_feed_forward and not self.adapted_input_bytes),
             remakes_elementwise=self._is_own_compiled,
             fuses_norms=self.profile.has_transformer_engine,
             has_fp8_inputs=self.profile.has_transformer_engine and self._multiplies_in_fp8,
             has_fp8_activation_inputs=recipe.activation_func_fp8_input_store is True,
-            keeps_expert_outputs=self.profile.keeps_expert_outputs,
+            keeps_expert_outputs=self.profile.keeps_expert_outputs & (negated(self.is_native_engine) | (layout.ep > 1)),
             adapter=self._adapter,
             selective=SelectiveRule(
                 policy=self.profile.selective_policy, modules=recipe.recompute_modules, is_compiled=recipe.compile

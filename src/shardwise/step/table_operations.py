@@ -6,7 +6,7 @@ from math import ceil
 from shardwise.engines.profile import LossKind
 from shardwise.model import Weight
 from shardwise.step.inventory import Operation
-from shardwise.step.loss import loss_kind
+from shardwise.step.loss import loss_kind, padded_rows
 from shardwise.step.matmul_operations import LocalMatrix, matrix_operations
 from shardwise.step.operation_context import OperationContext
 from shardwise.step.stage_context import StageContext
@@ -110,12 +110,15 @@ def _head_matrix(context: StageContext, operation: OperationContext) -> LocalMat
     if context.profile.sharding == "megatron":
         multiple = MEGATRON_VOCAB_MULTIPLE * tp
         vocab_size = ceil(vocab_size / multiple) * multiple
+    rows = ceil(vocab_size / (tp * context.vocabulary_ranks))
+    if context.is_native_engine:
+        rows = padded_rows(rows)
     return LocalMatrix(
         name="head",
         kind="matmul",
         dtype=operation.core_dtype,
         rows=context.vocabulary_ranks * operation.tokens,
-        out_features=ceil(vocab_size / (tp * context.vocabulary_ranks)),
+        out_features=rows,
         in_features=hidden_size,
     )
 

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.torch_version import TorchVersion
 
-from shardwise.step.native_engine import splits_backward, uses_ddp
+from shardwise.step.native_engine import compiles_experts, splits_backward, uses_ddp
 from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
 from shardwise.train.data_parallel import COMPUTE_DTYPES, gather_ahead_on_cpu, set_prefetch, shard_units
@@ -165,17 +165,20 @@ def block_groups(job: Job, mesh: Mesh) -> BlockGroups:
 def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device, *, num_before: int = 0) -> nn.Module:
     blocks = list(decoder.blocks())
     compiles_first = recomputes_compiled_code(job)
+    has_whole_experts = compiles_experts(layout=job.layout, recipe=job.recipe)
+    ways = {"saves_elementwise": job.tuning.saves_elementwise, "compiles_experts": has_whole_experts}
     if job.recipe.compile and compiles_first:
-        compile_blocks(blocks, saves_elementwise=job.tuning.saves_elementwise)
+        compile_blocks(blocks, **ways)
     recompute_blocks(
         blocks,
         job.recipe,
         num_before=num_before,
         splits_backward=splits_backward(job.layout),
         is_compiled_together=not compiles_first,
+        compiles_experts=has_whole_experts,
     )
     if job.recipe.compile and not compiles_first:
-        compile_blocks(blocks, saves_elementwise=job.tuning.saves_elementwise)
+        compile_blocks(blocks, **ways)
     if job.recipe.activation_offload:
         offload_activations(blocks)
     if needs_ddp(job):
@@ -198,8 +201,8 @@ def recomputes_compiled_code(job: Job) -> bool:
     return job.layout.tp > 1 and job.recipe.recompute == "full" and TorchVersion(torch.__version__) >= (2, 12)
 
 
-def compile_blocks(blocks: list[nn.Module], *, saves_elementwise: bool = False) -> None:
-    """Compile what a block computes, not the hooks around it; of a block with experts, whose sizes vary, attention.
+def compile_blocks(blocks: list[nn.Module], *, saves_elementwise: bool = False, compiles_experts: bool = False) -> None:
+    """Compile what a block computes, not the hooks around it; of a block whose experts are not compiled, attention.
 
     By itself the compiler keeps what a product of backward reads. Making activations and norms again in the kernel
     before it costs no product and a third of what an unrecomputed block keeps. Under DDP it would divide a block at the
@@ -207,7 +210,7 @@ def compile_blocks(blocks: list[nn.Module], *, saves_elementwise: bool = False) 
     """
     compile_as_whole_blocks(saves_elementwise=saves_elementwise)
     for block in blocks:
-        part = block.self_attn if is_sparse(block) else block
+        part = block.self_attn if is_sparse(block) and not compiles_experts else block
         part.forward = torch.compile(part.forward, dynamic=False)
 
 

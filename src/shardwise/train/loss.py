@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from shardwise.step.loss import num_own_pieces
+from shardwise.step.loss import num_own_pieces, padded_rows
 from shardwise.train.compiled import compiled
 from shardwise.train.exchange import all_reduced
 
@@ -108,6 +108,10 @@ def _targets(labels_T: Tensor, rows: int, group: ProcessGroup | None) -> tuple[T
 
 def _compiled_piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> Tensor:
     """``_piece``, compiled; over several ranks in two parts, before and after what they exchange."""
+    if group is None and logits_TV.is_cuda:
+        from shardwise.train.kernels import differentiate_cross_entropy  # noqa: PLC0415 - Triton comes with CUDA alone
+
+        return differentiate_cross_entropy(logits_TV, labels_T, ignored_label=IGNORED_LABEL).sum()
     if group is None:
         return compiled(_fused_piece)(logits_TV, labels_T, None)
     index_T1, is_here_T1 = _targets(labels_T, logits_TV.size(1), group)
@@ -146,6 +150,12 @@ def _finish(logits_TV: Tensor, sums_3T: Tensor, target_T: Tensor, is_labelled_T:
     return loss
 
 
+def _padded(weight_VD: Tensor) -> Tensor:
+    """The matrix with rows of zeros below it where its rows are no multiple of what products want."""
+    missing = padded_rows(weight_VD.size(0)) - weight_VD.size(0)
+    return torch.nn.functional.pad(weight_VD, (0, 0, 0, missing)) if missing else weight_VD
+
+
 class _SummedTokenLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -157,20 +167,22 @@ class _SummedTokenLoss(torch.autograd.Function):
     ) -> Tensor:
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         hidden_gradient = torch.empty_like(hidden_TD) if needs_hidden else None
+        num_rows = weight_VD.size(0)
+        weight_VD = _padded(weight_VD)
         weight_gradient = torch.zeros_like(weight_VD) if needs_weight else None
         total = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
         start = 0
         for part_TD, labels in zip(hidden_TD.chunk(pieces.num_chunks), labels_T.chunk(pieces.num_chunks), strict=True):
             logits_TV = part_TD @ weight_VD.t()
-            total += pieces.of(logits_TV, labels, pieces.group)
-            gradient_TV = logits_TV
+            total += pieces.of(logits_TV[:, :num_rows], labels, pieces.group)
+            gradient_TV = logits_TV  # rows of zeros have logits of zero, which are their gradients too
             if hidden_gradient is not None:
                 torch.mm(gradient_TV, weight_VD, out=hidden_gradient[start : start + part_TD.size(0)])
             if weight_gradient is not None:
                 weight_gradient.addmm_(gradient_TV.t(), part_TD)
             start += part_TD.size(0)
             del logits_TV, gradient_TV  # before the next piece is made
-        ctx.save_for_backward(hidden_gradient, weight_gradient)
+        ctx.save_for_backward(hidden_gradient, None if weight_gradient is None else weight_gradient[:num_rows])
         ctx.is_scaled = False
         return total
 

@@ -98,8 +98,10 @@ class Trained:
 
 def local_part(tensor: Tensor) -> Tensor:
     """This rank's part of a DTensor, on the same storage; a plain tensor as it is."""
-    detached = tensor.detach()
-    return detached.to_local() if isinstance(detached, DTensor) else detached
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
+    with torch.no_grad():  # with a gradient asked for, a DTensor makes three tensors on the way
+        return tensor.to_local().detach()
 
 
 def on_host(part: Tensor) -> Tensor:

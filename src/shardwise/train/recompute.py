@@ -77,6 +77,7 @@ def recompute_blocks(
     num_before: int = 0,
     splits_backward: bool = False,
     is_compiled_together: bool = True,
+    compiles_experts: bool = False,
 ) -> None:
     """Make the first ``recompute_layers`` blocks of a rank (all by default) forget what the recipe says.
 
@@ -86,12 +87,13 @@ def recompute_blocks(
         num_before: blocks of this rank's chunks before it.
         splits_backward: whether a schedule computes gradients of inputs and of weights apart.
         is_compiled_together: a compiler sees backward with what is computed again for it, where it compiles at all.
+        compiles_experts: it sees the whole of blocks with experts, too.
     """
     if recipe.recompute == "none":
         return
     count = len(blocks) if recipe.recompute_layers is None else max(0, recipe.recompute_layers - num_before)
     for block in blocks[:count]:
-        is_compiled = recipe.compile and is_compiled_together and not is_sparse(block)
+        is_compiled = recipe.compile and is_compiled_together and (compiles_experts or not is_sparse(block))
         if is_compiled:
             let_backward_write_over(block, REMADE[recipe.recompute])
         forward = block.forward if recipe.compile else _marked(block.forward)

@@ -7,7 +7,10 @@ Where more than a product with one dense matrix follows (adapters beside it, 4-b
 put the sums with what adapters add and their scaled gradients into that kernel too, and hold eleven such tensors. There
 the activation alone is differentiated so, beside its output, which the products keep.
 
-Shapes: T tokens (any number of dims), F intermediate (this rank's part), D hidden.
+Routed experts have gate and up side by side in one tensor, and a weight for every row. Torch's compiler makes their
+gradients in two kernels that read gate and up twice; here one kernel makes all of them.
+
+Shapes: T tokens (any number of dims), F intermediate (this rank's part), D hidden; R rows and E experts.
 """
 
 from typing import Any
@@ -15,6 +18,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from torch import Tensor
+
+from shardwise.train.torch_private import grouped_mm
 
 
 def gated_down(gate_TF: Tensor, up_TF: Tensor, weight_DF: Tensor, *, writes_over_gate: bool) -> Tensor:
@@ -69,6 +74,62 @@ class _Gated(torch.autograd.Function):
         else:
             gated_gradients(gate_TF, up_TF, own_TF)
         return own_TF, up_TF, None
+
+
+def weighted_down(gate_up_RF: Tensor, weights_R: Tensor, down_EDF: Tensor, ends_E: Tensor) -> Tensor:
+    """``silu(gate) * up`` of every row, times the row's weight and its expert's matrix: ``(R, D)`` in bf16.
+
+    Args:
+        gate_up_RF: gate beside up, ``(R, 2 F)``.
+        weights_R: bf16.
+        down_EDF: the matrices of all experts.
+        ends_E: int32; expert ``e`` has the rows before ``ends_E[e]`` that no expert before it has.
+    """
+    out: Tensor = _WeightedDown.apply(gate_up_RF, weights_R, down_EDF, ends_E)
+    return out
+
+
+class _WeightedDown(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate_up_RF: Tensor, weights_R: Tensor, down_EDF: Tensor, ends_E: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up_RF, weights_R, down_EDF, ends_E)
+        gate_RF, up_RF = gate_up_RF.chunk(2, dim=-1)
+        hidden_RF = F.silu(gate_RF) * up_RF * weights_R.unsqueeze(-1)
+        return grouped_mm(hidden_RF, down_EDF.transpose(1, 2), offs=ends_E)
+
+    @staticmethod
+    def backward(ctx: Any, gradient_RD: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        gate_up_RF, weights_R, down_EDF, ends_E = ctx.saved_tensors
+        arrived_RF = grouped_mm(gradient_RD, down_EDF, offs=ends_E)
+        own_RF, own_R, hidden_RF = weighted_gate_gradients(gate_up_RF, weights_R, arrived_RF)
+        own_EDF = grouped_mm(gradient_RD.t(), hidden_RF, offs=ends_E) if ctx.needs_input_grad[2] else None
+        return own_RF, own_R, own_EDF, None
+
+
+@torch.library.custom_op("shardwise::weighted_gate_gradients", mutates_args=())
+def weighted_gate_gradients(gate_up: Tensor, weights: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of ``gate_up`` and of ``weights``, and ``silu(gate) * up * weights`` itself."""
+    if gate_up.device.type == "cuda":
+        from shardwise.train.kernels import differentiate_weighted_gate  # noqa: PLC0415 - Triton comes with CUDA alone
+
+        return differentiate_weighted_gate(gate_up.contiguous(), weights.contiguous(), gradient.contiguous())
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    factor, arrived = weights.float().unsqueeze(-1), gradient.float()
+    share = torch.sigmoid(gate)
+    hidden = gate * share * up
+    scaled = arrived * factor
+    own = torch.cat((scaled * up * share * (1 + gate * (1 - share)), scaled * gate * share), dim=-1)
+    own_weights = (arrived * hidden).sum(dim=-1)
+    return own.to(gate_up.dtype), own_weights.to(weights.dtype), (hidden * factor).to(gate_up.dtype)
+
+
+@weighted_gate_gradients.register_fake
+def _(gate_up: Tensor, weights: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        torch.empty_like(gate_up, memory_format=torch.contiguous_format),
+        torch.empty_like(weights, memory_format=torch.contiguous_format),
+        torch.empty_like(gradient, memory_format=torch.contiguous_format),
+    )
 
 
 @torch.library.custom_op("shardwise::gated_gradients", mutates_args=("up", "gradient"))

@@ -21,7 +21,7 @@ class EvenRouting(TorchFunctionMode):
         super().__init__()
         self.num_rows = 0
         self.answers: dict[Any, Callable[..., Any]] = {
-            torch.bincount: self._counts,
+            torch.searchsorted: self._ends,
             Tensor.unbind: self._elements,
             Tensor.repeat_interleave: self._repeated,
         }
@@ -32,9 +32,9 @@ class EvenRouting(TorchFunctionMode):
         """Answer for even routing, or call the function."""
         return self.answers.get(func, func)(*args, **(kwargs or {}))
 
-    def _counts(self, chosen: Tensor, *, minlength: int) -> Tensor:
-        self.num_rows = chosen.numel()
-        return chosen.new_zeros(minlength)
+    def _ends(self, sorted_rows: Tensor, experts: Tensor, *, right: bool) -> Tensor:
+        self.num_rows = sorted_rows.numel()
+        return torch.searchsorted(sorted_rows, experts, right=right)
 
     def _elements(self, counts: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
         """Elements of counts, whose values are asked for: equal parts of all rows; the first take what is left over."""
