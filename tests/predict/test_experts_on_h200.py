@@ -1,8 +1,9 @@
 """Runs of experts on one H200 (torch 2.11, compiled; torchtitan's of 2026-11-29, ours of 2026-11-30).
 
 torchtitan's kernels around experts were timed apart (``benchmarks/results/2026-11-30-h200-experts.md``). Those of ours
-are from one profiled step of the run of eight sequences without recomputation, which is therefore no test of them; the
-other three runs of ours are (``2026-11-30-h200-moe.md``).
+are from one profiled step of the run of eight sequences without recomputation, and how many launches routing adds to a
+compiled block was set after the run of two sequences had been seen. Neither is a test of these constants; the two runs
+that recompute are (``2026-11-30-h200-moe.md``).
 """
 
 import pytest
