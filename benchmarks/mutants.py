@@ -26,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from benchmarks.mutant_probe import CHOSEN, NOTES
@@ -65,8 +66,9 @@ GPU_ONLY = frozenset((Path("train/kernels.py"),))
 """Files that only a GPU can run: tests on a CPU notice no change there, those behind the marker ``gpu`` do."""
 FIRST_TESTS = 20
 """So many tests are tried before the others are collected."""
-START_S, SLOWER = 300, 10
-"""A mutant's tests have so many seconds, and so many times what they took when they were recorded."""
+START_S, SLOWER, HANGING_S = 120, 10, 1800
+"""Tests of a mutant have so many seconds of a CPU, and so many times what they took when they were recorded; a process
+that waits for something ends by the clock. On a busy machine a clock alone would end tests that are only slow."""
 PROBED = "from mutant_probe import observed as _observed"
 
 
@@ -223,7 +225,7 @@ def recorded(mutants: Sequence[Mutant], tests: Sequence[str], at_once: int) -> R
             sources = {path: observing_source(path, mine) for path, mine in by_path.items()}
             options = (f"-n{at_once}", "--dist", "loadfile", "--no-loadscope-reorder", *tests)
             print(f"recording which tests reach {len(mutants)} places: {' '.join(tests)}", flush=True)
-            tested(Path(folder), sources, options, {NOTES: str(unfinished)}, timeout_s=None)
+            tested(Path(folder), sources, options, {NOTES: str(unfinished)}, limit_s=None)
         unfinished.rename(notes)
     return read(notes)
 
@@ -255,7 +257,7 @@ def tested(
     options: Sequence[str],
     variables: dict[str, str],
     *,
-    timeout_s: float | None,
+    limit_s: float | None,
 ) -> subprocess.CompletedProcess[str]:
     """Run pytest on a copy of the package with changed files; the copy is made once a folder."""
     copy = folder / "src"
@@ -266,7 +268,9 @@ def tested(
             (copy / "shardwise" / path).write_text(source, encoding="utf-8")
     environment = {**os.environ, **variables, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "CI": "1"}
     plugins = ("-p", PROBE.stem, "-p", "no:cacheprovider")
-    command = [sys.executable, "-m", "pytest", "-q", *plugins, "--tb=no", *options]
+    limit = ("bash", "-c", f'ulimit -t {ceil(limit_s) if limit_s else "unlimited"}; exec "$@"', "bash")
+    command = [*limit, sys.executable, "-m", "pytest", "-q", *plugins, "--tb=no", *options]
+    timeout_s = limit_s and limit_s + HANGING_S
     return subprocess.run(
         command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s
     )
@@ -294,7 +298,7 @@ def first_failure(mutant: Mutant, recording: Recording, limit_s: float) -> str:
                     {mutant.path: mutant.source()},
                     ("-x", "-n0", *files),
                     {CHOSEN: str(chosen)},
-                    timeout_s=START_S + SLOWER * taken_s,
+                    limit_s=START_S + SLOWER * taken_s,
                 )
             except subprocess.TimeoutExpired:
                 return "the tests do not end"
