@@ -4,6 +4,8 @@
 BIN := .venv/bin
 DEMO_MODEL := examples/llama-3.1-70b/config.json
 DEMO_CLUSTER := 64xh100-sxm
+# Tests start many processes, and each would compile the package and its tests again.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test runs targets slurm kills fuzz families slow same mutants check lint types layers bench docs format clean
@@ -65,9 +67,9 @@ same:  ## whether 2,400 predictions, 300 inventories and 61 recommendations are 
 	@scripts/venv.sh dev
 	@PYTHONPATH=. $(BIN)/python -m benchmarks.same
 
-mutants:  ## whether the tests notice sixty changes of arithmetic, one at a time (an hour or two)
+mutants:  ## whether the tests notice sixty changes of arithmetic; MUTANTS="--room step" or "--only step/loss.py:33" asks for some
 	@scripts/venv.sh dev
-	@$(BIN)/python -m benchmarks.mutants
+	@$(BIN)/python -m benchmarks.mutants $(MUTANTS)
 
 check: lint types layers test  ## everything that has to be green before a commit
 

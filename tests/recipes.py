@@ -36,7 +36,9 @@ EXPERTS = {
     "moe_intermediate_size": 32,
     "tie_word_embeddings": False,
 }
-MODELS = {"llama-3.1-8b": DENSE, "llama-3.1-70b": DENSE, "qwen3-30b-a3b": EXPERTS}
+WIDE = {**DENSE, "hidden_size": 128, "intermediate_size": 128}
+"""Rows of 4-bit matrices that two ranks divide into whole blocks of 64 weights."""
+MODELS = {"llama-3.1-8b": DENSE, "llama-3.1-70b": WIDE, "qwen3-30b-a3b": EXPERTS}
 CORE = """\
 num_nodes = 1
 gpus_per_node = {count}

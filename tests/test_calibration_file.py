@@ -34,6 +34,17 @@ def test_a_file_from_before_arrival_skew_was_timed_is_read_without_them():
     assert calibration_of(before, name="before").meeting_s is None
 
 
+def test_updates_in_files_of_the_first_schema_are_laid_to_the_bytes_that_were_moved():
+    first = calibration_of({**document(), "schema": "shardwise.calibration/1"}, name="first")
+    assert [point.num_bytes for point in first.optimizer] == [858_993_459]
+    assert [point.num_bytes for point in calibration_of(document(), name="now").optimizer] == [1_073_741_824]
+
+
+def test_a_block_of_a_file_that_does_not_say_so_is_eager():
+    blocks = [{key: value for key, value in row.items() if key != "is_compiled"} for row in document()["blocks"]]
+    assert not calibration_of({**document(), "blocks": blocks}, name="before").has_compiled_blocks
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -148,7 +148,7 @@ def test_a_schedule_is_three_files(run, touched):
 
 def test_an_engine_is_two_files(run, touched):
     assert touched("An engine") == 2
-    document = plan(engine="nanotron", layout={"pp": 2, "dp_shard": 4})
+    document = plan(engine="inhouse", layout={"pp": 2, "dp_shard": 4})
     assert predicted(run, document)["fits"]
     assert predicted(run, {**document, "layout": {"cp": 2, "dp_shard": 4}})["code"] == "engine-axes"
 
@@ -170,7 +170,7 @@ def test_a_family_with_one_odd_weight_is_two_files(run, touched):
 def test_a_name_without_a_record_is_refused_like_any_unknown_name(run, copy):
     change(copy, "src/shardwise/optimizers.py", '    "muon",', "after", '    "rmsprop",\n')
     change(copy, "src/shardwise/schedules/table.py", '    "dualpipe",', "after", '    "eager-1f1b",\n')
-    change(copy, "src/shardwise/engines/table.py", '    "hai-llm",', "after", '    "nanotron",\n')
+    change(copy, "src/shardwise/engines/table.py", '    "nanotron",', "after", '    "inhouse",\n')
     recipe = {"seq_len": 512, "optimizer": "rmsprop"}
-    for document in (plan(recipe=recipe), plan(layout={"pp": 2, "schedule": "eager-1f1b"}), plan(engine="nanotron")):
+    for document in (plan(recipe=recipe), plan(layout={"pp": 2, "schedule": "eager-1f1b"}), plan(engine="inhouse")):
         assert predicted(run, document)["code"] == "plan-unknown-choice"

@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
-from train_suites import MODELS
+from train_models import MODELS
 
 WARM_UP_STEPS = 4
 

@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from train_suites import SUITES, TINY, TrainRun
+from train_models import TINY
+from train_suites import SUITES, TrainRun
 
 import shardwise.train.worker
 
@@ -79,7 +80,8 @@ def train_suite(arguments: argparse.Namespace, device: torch.device, run_one: Ca
 
 
 def _left(arguments: argparse.Namespace, device: torch.device) -> Iterator[TrainRun]:
-    done, only = names_done(arguments.out), set(arguments.only.split(",")) if arguments.only else None
+    done = names_done(arguments.out)
+    only = {arguments.only, *arguments.only.split(",")} if arguments.only else None
     for run in SUITES[arguments.suite]:
         if run.name in done or (only is not None and run.name not in only):
             continue

@@ -3,88 +3,9 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shardwise.train.job import Tuning
+from train_models import MODELS
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-5,
-    "initializer_range": 0.02,
-    "max_position_embeddings": 131072,
-    "vocab_size": 128256,
-    "num_key_value_heads": 8,
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": False,
-}
-MODELS: dict[str, dict[str, Any]] = {
-    "1b": {
-        **LLAMA,
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "head_dim": 64,
-    },
-    "3b": {
-        **LLAMA,
-        "hidden_size": 3072,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 24,
-        "head_dim": 128,
-    },
-    "8b": {
-        **LLAMA,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "head_dim": 128,
-    },
-    "70b": {
-        **LLAMA,
-        "hidden_size": 8192,
-        "intermediate_size": 28672,
-        "num_hidden_layers": 80,
-        "num_attention_heads": 64,
-        "head_dim": 128,
-    },
-    "mistral-7b": {
-        **LLAMA,
-        "model_type": "mistral",
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "head_dim": 128,
-        "vocab_size": 32768,
-        "rope_theta": 1000000.0,
-        "sliding_window": None,
-    },
-    "moe": {
-        **LLAMA,
-        "model_type": "mixtral",
-        "hidden_size": 2048,
-        "intermediate_size": 2048,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 16,
-        "head_dim": 128,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-        "vocab_size": 32000,
-    },
-}
-TINY = {"1b": "tiny", "3b": "tiny", "8b": "tiny", "70b": "tiny", "mistral-7b": "tiny", "moe": "tiny-moe"}
-MODELS["tiny"] = {
-    **MODELS["1b"],
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "head_dim": 8,
-    "vocab_size": 320,
-}
-MODELS["tiny-moe"] = {**MODELS["tiny"], "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+from shardwise.train.job import Tuning
 
 
 @dataclass(frozen=True)
@@ -98,6 +19,7 @@ class TrainRun:
     tuning: Tuning = field(default_factory=Tuning)
     num_steps: int = 8
     num_microbatches: int = 1
+    engine: str = "native"
     masks_documents: bool = False
     """Reads short documents of bytes that do not see each other, instead of synthetic tokens."""
 
@@ -119,7 +41,9 @@ class TrainRun:
             recipe.update(seq_len=64, precision="fp32")
         copies = layout["dp_shard"] * layout.get("dp_replicate", 1)
         recipe["global_batch_size"] = self.num_microbatches * recipe["micro_batch_size"] * copies
-        return {"model": MODELS[self.model], "cluster": f"{world_size}x{gpu}", "recipe": recipe, "layout": layout}
+        cluster = f"{world_size}x{gpu}"
+        plan = {"model": MODELS[self.model], "cluster": cluster, "recipe": recipe, "layout": layout}
+        return plan if self.engine == "native" else {**plan, "engine": self.engine}
 
 
 SEQUENCE = {"tp": 2, "sequence_parallel": True}
@@ -373,9 +297,69 @@ TWO_SMALL_CARDS = (
     _cell("70b", "qlora", "none", seq_len=2048, offload="parameters", activation_offload=True),
 )
 """QLoRA of 70B on two cards of 24 GB, by ranks that are imagined."""
+PEFT = {"adapter": "lora", "lora_targets": "all-linear", "precision": "bf16", "compile": False}
+WHOLE = {"zero_stage": 0}
+
+
+def _blind(name: str, model: str, seq_len: int, batch: int, **recipe: Any) -> TrainRun:
+    """One of our own runs on one GPU, compiled."""
+    chosen = {"seq_len": seq_len, "micro_batch_size": batch, "compile": True, **recipe}
+    return TrainRun(name, model, recipe=chosen, num_steps=9)
+
+
+BLIND = (
+    _blind("moe 16 experts, selective", "moe-16x2", 4096, 2, recompute="selective"),
+    _blind("mixtral 8 experts, full", "mixtral-8x2", 2048, 4, recompute="full"),
+    _blind("2b fp8, none", "2b", 2048, 4, precision="fp8-mixed"),
+    _blind("qwen3-4b fp8, full", "qwen3-4b", 6144, 2, precision="fp8-mixed", recompute="full"),
+    _blind("qwen2.5-3b lora r64, none", "qwen2.5-3b", 2048, 4, **FORMATS["lora"], lora_rank=64),
+    _blind("mistral-7b qlora, full", "mistral-7b", 2048, 4, **FORMATS["qlora"], recompute="full"),
+    _blind("360m, none", "360m", 2048, 16),
+    _blind("olmo2-1b by transformers, none", "olmo2-1b", 4096, 2),
+    _blind("pythia-1b by transformers, none", "pythia-1b", 2048, 4),
+    TrainRun(
+        "3b lora r8, transformers and peft, full",
+        "3b",
+        WHOLE,
+        {**PEFT, "seq_len": 2048, "micro_batch_size": 4, "recompute": "full", "lora_rank": 8},
+        engine="accelerate",
+    ),
+    TrainRun(
+        "qwen2.5-3b lora r32, transformers, peft and Liger, full",
+        "qwen2.5-3b",
+        WHOLE,
+        {**PEFT, "micro_batch_size": 2, "recompute": "full", "lora_rank": 32, "liger_kernels": True},
+        engine="accelerate",
+    ),
+    TrainRun(
+        "2b bf16, transformers, none",
+        "2b",
+        WHOLE,
+        {"seq_len": 2048, "micro_batch_size": 2, "precision": "bf16", "fused_optimizer": True},
+        engine="accelerate",
+    ),
+)
+"""Shapes that nothing here was measured with, predicted before they ran (``benchmarks/blind_runs.py``)."""
+ONE_GPU_COMPILED = (
+    _blind("1b 4096 none", "1b", 4096, 2),
+    _blind("3b 4096 selective", "3b", 4096, 2, recompute="selective"),
+    _blind("8b 4096 full", "8b", 4096, 1, recompute="full"),
+    _blind("3b 8192 full", "3b", 8192, 2, recompute="full"),
+    _blind("2b 2048 none", "2b", 2048, 8),
+    _blind("qwen3-4b 4096 full", "qwen3-4b", 4096, 2, recompute="full"),
+    _blind("1b 8192 selective", "1b", 8192, 2, recompute="selective"),
+)
+"""Dense compiled runs of one GPU, predicted with and without a calibration of that GPU."""
+PROBED = (
+    TrainRun("gpt2-xl", "gpt2-xl", recipe={"seq_len": 1024, "micro_batch_size": 8, "compile": True}, num_steps=16),
+)
+"""Runs that are looked into."""
 SUITES: dict[str, tuple[TrainRun, ...]] = {
     "cells": CELLS,
     "two-small-cards": TWO_SMALL_CARDS,
+    "blind": BLIND,
+    "one-gpu-compiled": ONE_GPU_COMPILED,
+    "probed": PROBED,
     "smoke": SMOKE,
     "peers": PEERS,
     "models": _models(),

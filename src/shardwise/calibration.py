@@ -8,7 +8,8 @@ from typing import Literal
 
 from shardwise.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
 
-CALIBRATION_SCHEMA = "shardwise.calibration/1"
+CALIBRATION_SCHEMA = "shardwise.calibration/2"
+FIRST_SCHEMA = "shardwise.calibration/1"
 
 MeasuredDevice = Literal["cuda", "cpu"]
 MeasuredDtype = Literal["bf16", "fp32"]
@@ -118,7 +119,7 @@ class GroupTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPoint:
-    """One block of our decoder, forward and backward, run eagerly by the runtime's own code."""
+    """One block of our decoder, forward and backward, run by the runtime's own code."""
 
     hidden_size: int
     intermediate_size: int
@@ -132,6 +133,7 @@ class BlockPoint:
     """Whether FSDP2 gathers and reduces it."""
     forward_s: Seconds
     backward_s: Seconds
+    is_compiled: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -178,7 +180,7 @@ class Calibration:
     moves: tuple[TimedBytes, ...] = field(default=(), compare=False)
     """Elementwise kernels: bytes read and written."""
     optimizer: tuple[TimedBytes, ...] = field(default=(), compare=False)
-    """Fused AdamW in fp32 with the norm of its gradients: bytes as the inventory counts them."""
+    """AdamW in fp32 with the norm of its gradients: bytes as the inventory counts them."""
     collectives: tuple[GroupTable, ...] = field(default=(), compare=False)
     blocks: tuple[BlockPoint, ...] = field(default=(), compare=False)
     tables: tuple[TablesPoint, ...] = field(default=(), compare=False)
@@ -226,6 +228,11 @@ class Calibration:
             "embedding and loss": self.tables,
         }
         return tuple(name for name, points in tables.items() if points)
+
+    @property
+    def has_compiled_blocks(self) -> bool:
+        """Whether any block was timed as the compiler makes it."""
+        return any(point.is_compiled for point in self.blocks)
 
     @property
     def runs_on_cpu(self) -> bool:

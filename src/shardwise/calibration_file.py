@@ -1,14 +1,15 @@
-"""Calibrations as files: ``shardwise.calibration/1``, JSON whose keys are the fields of the records."""
+"""Calibrations as files: ``shardwise.calibration/2``, JSON whose keys are the fields of the records."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar, get_args, get_type_hints
 
 from shardwise.calibration import (
     CALIBRATION_SCHEMA,
+    FIRST_SCHEMA,
     AttentionPoint,
     BlockPoint,
     Calibration,
@@ -29,6 +30,8 @@ ZEROS = ("meeting_s", "power_limit_w", "num_runs", "disk_write_bytes_per_s", "di
 """Fields that may be 0 because there was nothing to measure; predictions divide by all others."""
 LEAST, MOST = 1e-12, 1e18
 """Every duration, rate, size and ratio lies between these two."""
+FIRST_UPDATE_RATIO = 32 / 40
+"""Bytes an update moved over those that files of the first schema say: a pass that scales gradients was not timed."""
 RATES = (
     "kernel_launch_s",
     "overlap_slowdown_ratio",
@@ -71,13 +74,16 @@ def calibration_of(document: object, *, name: str) -> Calibration:
     if not isinstance(document, dict):
         raise _broken(name, "it is not a JSON object")
     schema = document.get("schema")
-    if schema != CALIBRATION_SCHEMA:
+    if schema not in (CALIBRATION_SCHEMA, FIRST_SCHEMA):
         raise CalibrationError(
             f"'{name}' has the schema {str(schema)[:60]!r}, not {CALIBRATION_SCHEMA}",
             code="calibration-schema",
             fix="measure again with `shardwise calibrate`",
         )
     reader = _Reader(name)
+    optimizer = reader.records(TimedBytes, document, "optimizer")
+    if schema == FIRST_SCHEMA:
+        optimizer = tuple(replace(point, num_bytes=round(FIRST_UPDATE_RATIO * point.num_bytes)) for point in optimizer)
     single = {key: reader.number(document[key], key) for key in RATES if document.get(key) is not None}
     return Calibration(
         digest=digest_of(document),
@@ -86,7 +92,7 @@ def calibration_of(document: object, *, name: str) -> Calibration:
         products=reader.records(ProductPoint, document, "products"),
         attention=reader.records(AttentionPoint, document, "attention"),
         moves=reader.records(TimedBytes, document, "moves"),
-        optimizer=reader.records(TimedBytes, document, "optimizer"),
+        optimizer=optimizer,
         collectives=reader.records(GroupTable, document, "collectives"),
         blocks=reader.records(BlockPoint, document, "blocks"),
         tables=reader.records(TablesPoint, document, "tables"),

@@ -157,9 +157,16 @@ class Recipe:
     loss_chunks: int = plan_field(1, "pieces of the loss", highest=MANY_LAYERS, synonyms=("chunked_loss",))
     """The cross-entropy is computed piece by piece, so that only one piece of the logits is alive."""
     fused_loss: bool | None = plan_field(
-        None, "never store fp32 logits", left_out=ENGINES_OWN, synonyms=("fused_cross_entropy", "liger")
+        None, "never store fp32 logits", left_out=ENGINES_OWN, synonyms=("fused_cross_entropy",)
     )
     """The cross-entropy is one kernel."""
+    liger_kernels: bool = plan_field(
+        False,
+        "norms, rotary, gated activation, head with loss by Liger",
+        offered_by="accelerate, fsdp2, fsdp1, deepspeed",
+        synonyms=("liger", "use_liger_kernel", "enable_liger_kernel", "use_liger"),
+    )
+    """Liger-Kernel's replacements for what transformers spells out (``apply_liger_kernel_to_llama`` and its like)."""
     fused_optimizer: bool | None = plan_field(
         None,
         "AdamW in one kernel",

@@ -159,3 +159,10 @@ def test_a_search_that_finds_nothing_is_an_answer_and_asking_for_its_plan_an_err
     with pytest.raises(sw.ShardwiseError, match="there is no plan") as caught:
         answer.save(tmp_path / "plan.json")
     assert caught.value.code == "search-no-plan"
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_plan_is_read_from_its_json_text_of_one_line_or_of_several(indent):
+    text = json.dumps({"model": "llama-3.2-1b", "cluster": "1xh100-sxm", "recipe": {"seq_len": 2048}}, indent=indent)
+    assert sw.load_plan(text).model.name == "llama-3.2-1b"
+    assert sw.predict(text).to_dict()["fits"]

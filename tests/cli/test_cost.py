@@ -37,15 +37,31 @@ def test_a_counted_cluster_is_not_an_accelerator(capsys):
 
 
 def test_the_answer_has_its_shape(capsys):
-    written = answer(LLAMA_405B, capsys)
+    written = answer([*LLAMA_405B, "--mfu", "0.4"], capsys)
     assert list(written) == ["schema", "model", "parameters", "gpu", "num_gpus", "fits", "cost", "assumptions"]
     assert written["schema"] == "shardwise.cost/1"
     assert {"gpu_hours", "usd", "days", "goodput_fraction", "goodput_low_fraction"} <= set(written["cost"])
 
 
 def test_a_cluster_says_the_same_as_a_gpu_and_a_number(capsys):
-    by_cluster = answer(["cost", "llama-3.1-405b", "16384xh100-sxm", "--tokens", "15.6T"], capsys)
-    assert by_cluster["cost"] == answer(LLAMA_405B, capsys)["cost"]
+    by_cluster = answer(["cost", "llama-3.2-1b", "8xh100-sxm", "--tokens", "1T"], capsys)
+    by_number = answer(["cost", "llama-3.2-1b", "--gpu", "h100-sxm", "--num-gpus", "8", "--tokens", "1T"], capsys)
+    assert by_cluster["cost"] == by_number["cost"]
+
+
+def test_a_model_is_priced_at_the_step_of_the_plan_recommended_for_it(capsys):
+    recommended = answer(["plan", "llama-3.2-1b", "8xh100-sxm", "--tokens", "1T", "--top", "1"], capsys)["plans"][0]
+    written = answer(["cost", "llama-3.2-1b", "8xh100-sxm", "--tokens", "1T"], capsys)
+    assert written["cost"]["gpu_hours"] == recommended["prediction"]["cost"]["gpu_hours"]
+    assert any(
+        "the step is that of the plan recommended for it: native" in said for said in written["cost"]["assumptions"]
+    )
+
+
+def test_where_no_plan_fits_an_mfu_is_assumed_and_said(capsys):
+    written = answer(["cost", "llama-3.1-405b", "1xrtx-4090", "--tokens", "1B"], capsys)
+    assert any("so an MFU is assumed" in said for said in written["cost"]["assumptions"])
+    assert any(said.startswith("MFU 40.0% of the dense bf16 peak") for said in written["cost"]["assumptions"])
 
 
 def test_a_plan_is_priced_at_its_predicted_rate(tmp_path, capsys):
@@ -60,7 +76,7 @@ def test_a_plan_is_priced_at_its_predicted_rate(tmp_path, capsys):
 
 
 def test_the_text_names_the_price_and_what_is_assumed(capsys):
-    assert main([*LLAMA_405B, "--price", "2"]) == 0
+    assert main([*LLAMA_405B, "--mfu", "0.4", "--price", "2"]) == 0
     printed = capsys.readouterr().out
     assert "at $2.00 per GPU and hour (given)" in printed
     assert "Assumed" in printed

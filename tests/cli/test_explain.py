@@ -44,7 +44,7 @@ def test_a_change_gives_what_it_promises_when_its_plan_is_predicted(tmp_path, ca
 def test_findings_have_numbers_in_base_units(capsys):
     written = answer(TOO_BIG, capsys, exit_code=3)
     for finding in written["findings"]:
-        assert list(finding) == ["topic", "claim", "numbers", "because", "suggestion"]
+        assert list(finding) == ["topic", "claim", "numbers", "because", "suggestion", "judged"]
         for number in finding["numbers"]:
             assert list(number)[:3] == ["name", "value", "unit"]
             assert number.get("plan", 0) < len(written["plans"])
@@ -112,7 +112,7 @@ def test_strategy_before_model_and_cluster_answers_the_checklist(capsys):
     assert main(words) == 0
     written = capsys.readouterr().out
     assert "[checklist] Does it fit one GPU? yes" in written
-    assert '[pitfall] "ZeRO-3 = free memory"' in written
+    assert '[pitfall: loose] "ZeRO-3 = free memory"' in written
 
 
 @pytest.mark.parametrize(

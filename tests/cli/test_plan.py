@@ -17,6 +17,10 @@ from shardwise.cli.main import main
 QUESTION = ["plan", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "4096", "--global-batch-size", "64"]
 
 
+ALONE = [*QUESTION, "--no-what-if"]
+"""The same without the searches for what one more change would bring, for tests of something else."""
+
+
 def answer(words, capsys, *, exit_code: int = 0):
     assert main([*words, "--json"]) == exit_code
     return json.loads(capsys.readouterr().out)
@@ -51,7 +55,7 @@ def test_every_plan_of_the_answer_fits_and_uses_every_gpu(answered):
 
 
 def test_bounds_bind(capsys):
-    written = answer([*QUESTION, "--tp", "2", "--pp", "1..2", "--cp", "1", "--recompute", "full", "--top", "3"], capsys)
+    written = answer([*ALONE, "--tp", "2", "--pp", "1..2", "--cp", "1", "--recompute", "full", "--top", "3"], capsys)
     assert 1 <= len(written["plans"]) <= 3
     for ranked in written["plans"]:
         assert ranked["plan"]["layout"]["tp"] == 2
@@ -70,7 +74,7 @@ def test_activations_move_to_the_host_or_stay_as_asked(word, moves, capsys):
 
 def test_the_written_plan_is_the_recommended_one_and_predicts_the_same(tmp_path, capsys):
     path = tmp_path / "plan.json"
-    best = answer([*QUESTION, "--out", str(path)], capsys)["plans"][0]
+    best = answer([*ALONE, "--out", str(path)], capsys)["plans"][0]
     assert json.loads(path.read_text(encoding="utf-8")) == best["plan"]
     assert answer(["predict", str(path)], capsys)["memory"] == best["prediction"]["memory"]
 
@@ -78,14 +82,14 @@ def test_the_written_plan_is_the_recommended_one_and_predicts_the_same(tmp_path,
 def test_an_existing_file_is_kept_unless_forced(tmp_path, capsys):
     path = tmp_path / "plan.json"
     path.write_text("mine", encoding="utf-8")
-    assert main([*QUESTION, "--out", str(path)]) == 2
+    assert main([*ALONE, "--out", str(path)]) == 2
     assert path.read_text(encoding="utf-8") == "mine"
-    assert main([*QUESTION, "--out", str(path), "--force"]) == 0
+    assert main([*ALONE, "--out", str(path), "--force"]) == 0
     assert path.read_text(encoding="utf-8") != "mine"
 
 
 def test_the_text_says_why_the_others_lost(capsys):
-    assert main([*QUESTION, "--details"]) == 0
+    assert main([*ALONE, "--details"]) == 0
     printed = capsys.readouterr().out
     assert "Recommended: " in printed
     assert "Why the others lost" in printed
@@ -128,13 +132,13 @@ def test_when_nothing_fits_the_closest_plan_and_what_would_help_are_the_answer(c
     written = answer(words, capsys, exit_code=3)
     assert written["plans"] == []
     assert written["closest"]["missing_bytes"] > 0
-    assert main(words) == 3
+    assert main([*words, "--no-what-if"]) == 3
     assert "Nothing fits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("objective", ["step_time", "cost", "memory", "fewest_gpus"])
 def test_every_objective_answers(objective, capsys):
-    written = answer([*QUESTION, "--objective", objective, "--top", "2"], capsys)
+    written = answer([*ALONE, "--objective", objective, "--top", "2"], capsys)
     assert written["objective"] == objective
     assert written["plans"]
 
@@ -150,7 +154,7 @@ def test_a_plan_file_can_be_the_question(tmp_path, answered, capsys):
 
 @pytest.mark.parametrize(("engine", "is_compiled"), [("native", True), ("torchtitan", False)])
 def test_a_search_compiles_when_a_plan_file_would(engine, is_compiled, capsys):
-    written = answer([*QUESTION, "--engine", engine, "--top", "3"], capsys)
+    written = answer([*ALONE, "--engine", engine, "--top", "3"], capsys)
     assert {ranked["plan"]["recipe"]["compile"] for ranked in written["plans"]} == {is_compiled}
     assert any(sentence.startswith(f"compile={str(is_compiled).lower()}: ") for sentence in written["assumptions"])
 
@@ -166,14 +170,14 @@ def test_a_model_with_few_learned_positions_needs_no_sequence_length(command, mo
 @pytest.mark.parametrize("name", ["plan.yaml", "plan.YML"])
 def test_a_plan_file_that_ends_in_yaml_is_yaml_and_predicts_the_same(name, tmp_path, capsys):
     path = tmp_path / name
-    best = answer([*QUESTION, "--out", str(path)], capsys)["plans"][0]
+    best = answer([*ALONE, "--out", str(path)], capsys)["plans"][0]
     assert path.read_text(encoding="utf-8").startswith("schema: shardwise.plan/1\n")
     assert answer(["predict", str(path)], capsys)["memory"] == best["prediction"]["memory"]
 
 
 def test_a_dash_is_no_name_for_the_plan_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main([*QUESTION, "--out", "-"]) == 2
+    assert main([*ALONE, "--out", "-"]) == 2
     assert "output-path" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -225,9 +229,9 @@ def test_half_open_bounds_and_the_most_gpus_bind(capsys):
 
 def test_precisions_that_may_be_used_are_searched_and_one_alone_is_the_recipes(capsys):
     """The dense fp8 peak of H100 is twice that of bf16, so fp8 wins where both may be used."""
-    both = answer([*QUESTION, "--precision", "bf16-mixed,fp8-mixed", "--top", "2"], capsys)
+    both = answer([*ALONE, "--precision", "bf16-mixed,fp8-mixed", "--top", "2"], capsys)
     assert both["plans"][0]["plan"]["recipe"]["precision"] == "fp8-mixed"
-    alone = answer([*QUESTION, "--precision", "bf16", "--top", "2"], capsys)
+    alone = answer([*ALONE, "--precision", "bf16", "--top", "2"], capsys)
     assert {ranked["plan"]["recipe"]["precision"] for ranked in alone["plans"]} == {"bf16"}
 
 
@@ -342,7 +346,7 @@ def test_a_sweep_says_what_a_gpu_costs_and_breaks_no_words(capsys):
 
 def test_the_front_is_drawn_in_the_text_and_on_a_page_that_loads_nothing(tmp_path, capsys):
     path = tmp_path / "plan.html"
-    assert main([*QUESTION, "--html", str(path), "--details"]) == 0
+    assert main([*ALONE, "--html", str(path), "--details"]) == 0
     assert "Time against memory" in capsys.readouterr().out
     page = path.read_text(encoding="utf-8")
     assert "<svg" in page

@@ -195,3 +195,12 @@ def test_a_run_without_a_plan_says_what_to_name(desk, capsys):
     said, fix = refusal(["--resume", "nowhere"], capsys)
     assert re.match(r"no recipe.json lies in nowhere or above it", said)
     assert fix == "name the plan as well: shardwise train plan.json --resume nowhere"
+
+
+def test_a_recipe_is_read_once(desk, monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        "shardwise.plan_file.read.read_plan_bytes", lambda path: opened.append(path) or path.read_bytes()
+    )
+    job_of([write(desk, run={"steps": 3})])
+    assert [path.name for path in opened if path.suffix == ".yaml"] == ["recipe.yaml"]

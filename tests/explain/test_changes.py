@@ -4,7 +4,7 @@ import pytest
 
 from shardwise.catalog import read_cluster
 from shardwise.explain.changes import faster_changes, smallest_changes
-from shardwise.explain.world_sizes import hardware_changes
+from shardwise.explain.world_sizes import hardware_changes, smallest_world
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -94,9 +94,14 @@ def test_a_plan_at_its_best_has_nothing_to_change_much():
     assert all(change.step_ratio > 0.5 for change in changes)
 
 
+def hardware(plan, prediction):
+    """Other hardware on which a plan fits, with the smallest cluster of the same GPUs."""
+    return hardware_changes(plan, prediction, enough=smallest_world(plan, prediction))
+
+
 def test_more_nodes_and_bigger_gpus_are_offered_when_the_hardware_is_too_small():
     asked = plan(model="llama-3.1-70b", recompute="full")
-    prediction, changes = changes_of(asked, hardware_changes)
+    prediction, changes = changes_of(asked, hardware)
     assert not prediction.fits
     edits = [change.edit for change in changes]
     assert any(edit.startswith("num_nodes=") for edit in edits)
@@ -108,7 +113,7 @@ def test_a_part_of_a_server_grows_to_whole_ones():
     asked = plan(
         model="llama-3.1-70b", cluster="4xh100-sxm", layout=Layout(tp=4), recompute="full", global_batch_size=8
     )
-    _, changes = changes_of(asked, hardware_changes)
+    _, changes = changes_of(asked, hardware)
     (more,) = [change for change in changes if "dp_shard=" in change.edit]
     assert more.edit == "num_gpus=24 dp_shard=6"
     assert more.plan.cluster.num_nodes == 3

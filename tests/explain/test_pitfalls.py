@@ -37,8 +37,18 @@ def test_zero_3_saves_memory_and_sends_more(eight_billion):
 
 
 def test_fsdp_is_not_better_for_a_small_model():
-    claim = verdicts("gpt2", "8xa100-sxm-80", seq_len=1024)["FSDP is always better"].claim
-    assert "false here" in claim or "equally fast" in claim
+    finding = verdicts("gpt2", "8xa100-sxm-80", seq_len=1024)["FSDP is always better"]
+    assert "false here" in finding.claim or "equally fast" in finding.claim
+    assert finding.judged.verdict in ("wrong", "loose")
+
+
+def test_every_sentence_has_a_verdict_of_the_one_record(eight_billion):
+    found = {said: finding.judged.verdict for said, finding in eight_billion.items()}
+    assert found["More GPUs mean less memory on each"] == "loose"
+    assert found["Pipeline parallelism cuts activation memory"] in ("wrong", "loose")
+    assert found["N GPUs process N times more data"] == "right"
+    assert set(found.values()) <= {"right", "loose", "wrong", "unclear"}
+    assert all(finding.judged.says == said for said, finding in eight_billion.items())
 
 
 def test_sharding_is_not_enough_for_more_gpus_than_sequences():

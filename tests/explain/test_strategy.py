@@ -1,5 +1,7 @@
 """When DP, when FSDP, when ZeRO, when TP or PP: answered with predictions for a model and a cluster."""
 
+from functools import cache
+
 import pytest
 
 from shardwise.catalog import read_cluster
@@ -11,6 +13,7 @@ from shardwise.recipe import Recipe
 from shardwise.search import question_of, search
 
 
+@cache
 def advice(model, cluster, engine="native", **recipe):
     asked = Recipe(**({"seq_len": 4096, "global_batch_size": 256} | recipe))
     return advise(model=read_model(model), cluster=read_cluster(cluster), recipe=asked, engine=engine)

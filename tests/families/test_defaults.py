@@ -97,7 +97,7 @@ DBRX_SIZES = {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 
     [
         (DBRX_SIZES | DBRX_ATTENTION | DBRX_EXPERTS, None),
         (DBRX_SIZES | DBRX_EXPERTS, "num_key_value_heads 1"),
-        (DBRX_SIZES | DBRX_ATTENTION, "num_experts 4, moe_intermediate_size 3584"),
+        (DBRX_SIZES | DBRX_ATTENTION, "num_experts 4, num_experts_per_tok 1, moe_intermediate_size 3584"),
     ],
 )
 def test_a_field_in_a_nested_object_is_not_said_to_be_missing(config, taken):
@@ -127,6 +127,31 @@ def test_a_default_that_decides_more_than_a_hundredth_of_the_parameters_is_told(
     assert silent.num_params == stated.num_params
     assert stated.num_params - without.num_params == 637_009_920
     assert silent.assumptions == (
-        "the config does not say it, so the defaults of ernie4_5_moe were taken: n_shared_experts 2",
+        "the config does not say it, so the defaults of ernie4_5_moe were taken: num_experts_per_tok 6, "
+        "n_shared_experts 2",
     )
-    assert stated.assumptions == ()
+    assert stated.assumptions == (
+        "the config does not say it, so the defaults of ernie4_5_moe were taken: num_experts_per_tok 6",
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "num_params"),
+    [
+        ({"model_type": "gpt2", "tie_word_embeddings": None}, 124_439_808),
+        ({"model_type": "llama", "intermediate_size": None}, 6_738_415_616),
+        ({"model_type": "gemma", "head_dim": None}, 8_537_680_896),
+        ({"model_type": "qwen2", "intermediate_size": None}, 12_049_846_272),
+        ({"model_type": "gpt_neox", "attention_bias": None}, 20_554_567_680),
+        ({"model_type": "qwen3", "head_dim": None}, 12_049_461_248),
+    ],
+)
+def test_a_null_that_the_class_takes_for_no_value_is_its_default(config, num_params):
+    """transformers 5.24.0 refuses these nulls; without the field its classes have so many parameters."""
+    assert read_model(config).num_params == num_params
+
+
+def test_a_null_of_a_count_of_experts_is_the_default_and_is_told():
+    model = read_model({"model_type": "deepseek_v2", "num_experts_per_tok": None})
+    assert model.moe.num_experts_per_tok == 6
+    assert "num_experts_per_tok 6" in model.assumptions[0]

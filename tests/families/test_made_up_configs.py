@@ -13,7 +13,9 @@ CASES = made_up()
 WITHOUT_A_CLASS = {"qwen", "baichuan", "internlm", "internlm2", "chatglm", "minicpm", "orion", "deepseek", "generic"}
 """Families that load as remote code; their counts are tested against their checkpoints."""
 
-INSIDE_WRAPPERS = {name for name in FAMILIES if name.endswith(("_vl_text", "_vl_moe_text", "_text_model"))}
+INSIDE_WRAPPERS = {
+    name for name in FAMILIES if name.endswith(("_vl_text", "_vl_moe_text", "v_moe_text", "_text_model"))
+}
 SIBLINGS = {"camembert"}
 """Same classes as another family."""
 

@@ -109,6 +109,8 @@ TRAINING = {
     "best_loss",
     "best_step",
     "every_steps",
+    "first_step",
+    "last_step",
     "first_loss",
     "format_version",
     "gradient_norm",
@@ -129,6 +131,7 @@ PURE_NUMBERS = DEGREES | MODEL_SHAPE | RECIPE | COUNTS | POSITIONS | TRAINING
 PURE_FIELDS = {
     "Allocation.begin",  # event numbers
     "Allocation.end",
+    "Guide.level",  # in the unit of the curve beside it
     "FrontPoint.x",
     "FrontPoint.y",
     "DecoderConfig.padding_row",  # a row of the token table

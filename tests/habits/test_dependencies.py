@@ -13,6 +13,8 @@ IMPORT_NAMES = {"pyyaml": "yaml"}
 
 COMES_WITH_TORCH = {"triton"}
 """What torch's CUDA builds require themselves, in the version they want."""
+OF_ITS_USERS = {"wandb"}
+"""What a run imports because its option asks for it; who uses it has it installed."""
 COMES_WITH_MCP = {"anyio", "mcp_types"}
 """What the SDK of the Model Context Protocol is built on, and the module of its records."""
 RUNTIME = ("measure", "train")
@@ -60,7 +62,7 @@ def test_what_the_server_imports_is_in_its_extra():
 
 def test_what_the_runtime_imports_is_in_an_extra():
     used = set().union(*(imported(tree) for path, tree in parsed_files() if is_runtime(path)))
-    assert used - required() <= required(extras=("train", "data")) | COMES_WITH_TORCH
+    assert used - required() <= required(extras=("train", "data")) | COMES_WITH_TORCH | OF_ITS_USERS
 
 
 def test_an_import_that_nobody_asked_for_is_found():

@@ -12,7 +12,7 @@ from shardwise.families.table import FAMILIES
 from shardwise.launch.support import GAPS, require_documents
 from shardwise.launch.transformers_models import EAGER_ALONE
 from shardwise.layout import Layout
-from shardwise.step.native_engine import OWN_DECODER_TYPES
+from shardwise.step.native_engine import DIVIDED_FAMILIES, OWN_DECODER_TYPES
 from shardwise.train.job import DataSpec
 from train.models import make_job
 from train.tiny_families import families, tiny_fields
@@ -63,6 +63,7 @@ def page() -> str:
             refused[reason].append(name)
     mixed = [name for name in trained if packed_refusal(name)]
     own = [name for name in trained if name in OWN_DECODER_TYPES]
+    divided = [name for name in trained if name in DIVIDED_FAMILIES and name not in own]
     eager = [name for name in trained if name in EAGER_ALONE]
     parts = [
         "# Families that train",
@@ -72,7 +73,9 @@ def page() -> str:
         "## Trained",
         ", ".join(trained),
         f"Our own decoder computes {', '.join(own)}, under every layout; transformers builds the others, over "
-        f"data-parallel ranks. `--attention eager` is wanted by {', '.join(eager)}.",
+        f"data-parallel ranks. Tensor parallelism (with sequence parallelism) and expert parallelism divide "
+        f"{', '.join(divided)} as well, by the splits of their weights in `shardwise/families`; context "
+        f"parallelism and pipelines do not. `--attention eager` is wanted by {', '.join(eager)}.",
     ]
     if mixed:
         parts.append(f"`--mask-documents` and `--packing documents` are refused for {', '.join(mixed)}.")

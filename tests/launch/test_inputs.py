@@ -103,14 +103,16 @@ def test_tokens_that_could_be_kept_nowhere_are_refused(desk, monkeypatch, asked,
 
 
 @pytest.mark.parametrize("machine", ["2xh100-sxm", "2xdgx-h100"], ids=["one node", "many nodes"])
-@pytest.mark.parametrize("asked", [["pythia-160m"], ["llama-3.2-1b", "--implementation", "transformers"]], ids=str)
-def test_a_layout_that_divides_a_model_of_transformers_is_refused(desk, machine, asked, capsys):
-    words = [asked[0], machine, *asked[1:], "--tp", "2", "--seq-len", "64", "--dry-run", "--json", "--out", "run"]
+@pytest.mark.parametrize(
+    ("axis", "asked"), [("tp", ["gpt2"]), ("cp", ["llama-3.2-1b", "--implementation", "transformers"])], ids=str
+)
+def test_a_layout_that_divides_a_model_of_transformers_is_refused(desk, machine, axis, asked, capsys):
+    words = [asked[0], machine, *asked[1:], f"--{axis}", "2", "--seq-len", "64", "--dry-run", "--json", "--out", "run"]
     before = sorted(desk.rglob("*"))
     assert main(["train", *words]) == 2
     said = json.loads(capsys.readouterr().out)
     assert said["code"] == "train-transformers-layout"
-    assert "tp divide the inside of a model, but" in said["error"]
+    assert f"{axis} divide the inside of a model, which our trainer does not do to " in said["error"]
     assert sorted(desk.rglob("*")) == before
 
 

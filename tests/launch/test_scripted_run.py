@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,6 +86,16 @@ def test_ranks_start_under_a_torchrun_of_the_user_too(desk, monkeypatch):
     )
     assert done.returncode == 0, done.stderr
     assert (run / "measurement.json").is_file()
+
+
+def test_a_script_prints_its_steps_and_ends_with_the_page_of_the_run(desk, monkeypatch):
+    run = written(desk, "steps", monkeypatch)
+    done = subprocess.run([run / "run.sh"], capture_output=True, text=True, check=True, timeout=120)
+    first, *_, last = [line for line in done.stderr.splitlines() if line.startswith("step ")]
+    assert re.fullmatch(r"step 1/2  loss \d\.\d{3}  [\d,]+ tokens/s/GPU", first)
+    assert last.startswith("step 2/2  loss ")
+    assert done.stderr.splitlines()[-1] == f"wrote {run / 'report.html'}"
+    assert "2 steps</h1>" in (run / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_script_that_cannot_go_on_from_its_checkpoint_says_so(desk, monkeypatch):

@@ -100,15 +100,28 @@ def test_the_traces_of_all_ranks_are_kept_and_can_be_profiled(watched):
     assert [rank.rank for rank in profile.ranks] == [0, 1]
 
 
+def test_the_run_ends_with_a_page_of_what_it_was(watched):
+    page = (watched / "run" / "report.html").read_text(encoding="utf-8")
+    assert "6 steps</h1>" in page
+    for heading in ("Loss per token", "Tokens per second and GPU", "Memory over the step", "What the run was"):
+        assert heading in page
+    assert all(f">{phase}</text>" in page for phase in measurement(watched)["memory"]["phases_bytes"])
+    assert "<td>profile_every</td><td>5</td>" in page
+    assert "<script" not in page
+
+
 def test_tensorboard_shows_every_step(watched):
     board = EventAccumulator(str(watched / "board")).Reload()
     assert [point.step for point in board.Scalars("train/loss")] == [1, 2, 3, 4, 5, 6]
     assert [point.step for point in board.Scalars("sampled/forward_s")] == [5]
 
 
-def test_tensorboard_is_asked_for_in_vain_where_it_is_not_installed(watched, monkeypatch, capsys):
-    monkeypatch.setattr("shardwise.launch.surroundings.TENSORBOARD", "no_such_package")
-    words = ["train", str(watched / "plan2.json"), "--device", "cpu", "--tensorboard", str(watched / "other")]
+@pytest.mark.parametrize("package", ["tensorboard", "wandb"])
+def test_a_record_is_asked_for_in_vain_where_its_package_is_not_installed(watched, monkeypatch, capsys, package):
+    monkeypatch.setattr(f"shardwise.launch.surroundings.{package.upper()}", "no_such_package")
+    words = ["train", str(watched / "plan2.json"), "--device", "cpu", f"--{package}", "letters"]
     assert main([*words, "--out", str(watched / "never")]) == 2
-    assert "[train-tensorboard]" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"error: --{package} needs no_such_package, which is not installed [train-{package}]" in said
+    assert "fix: pip install no_such_package, or leave the option out" in said
     assert not (watched / "never").exists()

@@ -88,8 +88,16 @@ def test_the_price_book_says_where_its_price_is_from():
     price = Price(usd_per_gpu_hour=2.5, provider="Some Cloud", kind="on_demand", date="2026-11", source="KEY")
     cost = estimate_cost(llama_405b_request(prices=(price,)))
     assert cost.usd_per_gpu_hour == 2.5
-    assert cost.price_source == "Some Cloud, on_demand, 2026-11 (KEY)"
+    assert cost.price_source == "Some Cloud, on demand, 2026-11"
     assert estimate_cost(llama_405b_request(prices=(price,), usd_per_gpu_hour=3.0)).usd_per_gpu_hour == 3.0
+
+
+def test_a_summary_of_the_market_is_named_in_words():
+    """The price of an H100 was said to be of "several, specialist_median, 2026-03-16 (DERIVED)"."""
+    cost = estimate_cost(llama_405b_request(prices=read_cluster("8xh100-sxm").node.prices))
+    assert cost.price_source == "the median of specialist providers, 2026-03-16"
+    contract = read_cluster({"gpu": "h100-sxm", "usd_per_gpu_hour": 2.0, "price_source": "contract"})
+    assert estimate_cost(llama_405b_request(prices=contract.node.prices)).price_source == "given, contract"
 
 
 def test_without_a_price_there_are_hours_but_no_dollars():

@@ -137,11 +137,45 @@ def test_a_block_follows_timed_ones_that_are_gathered_as_it_is():
         assert between_s(Layout(dp_shard=8), recompute) == pytest.approx(gathered)
 
 
-def test_compiled_blocks_do_not_follow_eager_ones():
-    parts = {"products": (timed_product(3e-4),), "blocks": (BLOCK,)}
+COMPILED = replace(BLOCK, is_compiled=True, forward_s=3e-3, backward_s=7e-3)
+MOVES = (TimedBytes(num_bytes=2**30, duration_s=2**30 / 1.7e12),)
+
+
+def compiled_rates(**parts):
     cluster = calibrated_cluster(CLUSTER, calibration(**parts))
-    plan = replace(block_of(BLOCK, cluster).plan, recipe=Recipe(seq_len=4096, compile=True))
-    assert machine_rates(plan).parts.blocks == ()
+    return machine_rates(replace(block_of(COMPILED, CLUSTER).plan, cluster=cluster))
+
+
+def test_compiled_blocks_do_not_follow_eager_ones():
+    assert compiled_rates(products=(timed_product(3e-4),), blocks=(BLOCK,)).parts.blocks == ()
+
+
+def test_a_compiled_block_takes_the_time_of_a_compiled_one_with_its_products():
+    timed = compiled_rates(products=(timed_product(3e-4),), moves=MOVES, blocks=(BLOCK, COMPILED))
+    operations = block_of(COMPILED, CLUSTER).forward_and_backward
+    times = timed.phase_times(operations, durations=timed.durations_s(operations))
+    assert times.forward_s == pytest.approx(3e-3)
+    assert times.backward_s == pytest.approx(7e-3)
+
+
+def test_sums_of_two_tensors_say_nothing_of_compiled_kernels_until_compiled_blocks_were_timed():
+    assert compiled_rates(moves=MOVES, blocks=(BLOCK,)).kernels.moves is None
+    assert compiled_rates(moves=MOVES, blocks=(COMPILED,)).kernels.moves is not None
+
+
+def test_a_short_loop_of_products_is_no_faster_than_the_power_limit_lets_long_runs_be():
+    large = Product(product_pass="forward", dtype="bf16", m=16384, n=8192, k=8192)
+    burst_s = large.flop / 800e12
+    point = ProductPoint(product_pass="forward", dtype="bf16", m=16384, n=8192, k=8192, duration_s=burst_s)
+    found = calibrated_products(CLUSTER.gpu, calibration(products=(point,)))
+    assert large.flop / found.duration_s(large) == pytest.approx(680e12, rel=1e-3)
+
+
+def test_a_file_with_attention_alone_changes_the_step():
+    point = timed_core(forward_s=7e-3, backward_s=20e-3)
+    plain, timed = rates_with(), rates_with(attention=(point,))
+    assert timed.operation_s(CORE) == pytest.approx(7e-3, rel=1e-3)
+    assert timed.operation_s(CORE) > 2 * plain.operation_s(CORE)
 
 
 def test_where_processors_compute_every_kernel_costs_its_dispatch():

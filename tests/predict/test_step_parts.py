@@ -95,6 +95,16 @@ def test_gathers_issued_behind_the_input_delay_stage_after_stage():
     assert parts.waits.gathers_s == pytest.approx(sum(time.gathers_s for time in parts.times), rel=1e-9)
 
 
+def test_the_longest_gather_stands_before_a_pipeline_that_has_no_order():
+    """Three micro-batches in rounds of two: Megatron refuses them, and nothing hides what their stages gather."""
+    plan = plan_of(Layout(pp=2, vpp=2, dp_shard=8, zero_stage=1, schedule="interleaved"), global_batch_size=24)
+    parts = step_parts(plan)
+    free = step_parts(plan, is_free=lambda call: call.kind == "all_gather")
+    longest_s = max(time.gathers_s for time in parts.times)
+    assert 0 < longest_s == parts.waits.gathers_s
+    assert parts.waits.ends_s[0] - free.waits.ends_s[0] == pytest.approx(longest_s, rel=1e-9)
+
+
 def test_reductions_of_later_stages_hide_while_the_pipeline_drains():
     """The last stage has three backwards of others to reduce its gradients beside, the first none."""
     parts = step_parts(PIPELINES["gpipe"])

@@ -71,11 +71,15 @@ def test_a_plan_that_was_written_is_explained_next():
     assert "then: shardwise train mine.json\n" in screen
 
 
-def test_the_two_changes_that_save_most_are_shown_on_a_line_each():
-    changes = tuple(
-        WhatIf(change=f"change {ratio}", plan=PLAN, step_s=2 * ratio, step_ratio=ratio)
-        for ratio in (1.0, 0.7, 1.1, 0.98)
+def what_ifs(*step_ratios):
+    return tuple(
+        WhatIf(change=f"change {ratio}", plan=PLAN, step_s=2 * ratio, step_ratio=ratio, rate_ratio=1 / ratio)
+        for ratio in step_ratios
     )
+
+
+def test_the_two_changes_that_save_most_are_shown_on_a_line_each():
+    changes = what_ifs(1.0, 0.7, 1.1, 0.98)
     lines = what_if_screen(Sensitivity(binding="Memory binds.", changes=changes)).splitlines()
     assert len(lines) == CHANGE_LINES
     assert "change 0.7: 1.40 s a step, 30.0% less" in lines[0]
@@ -83,11 +87,16 @@ def test_the_two_changes_that_save_most_are_shown_on_a_line_each():
 
 
 def test_changes_that_save_nothing_are_named_as_such():
-    changes = tuple(
-        WhatIf(change=f"change {ratio}", plan=PLAN, step_s=2 * ratio, step_ratio=ratio) for ratio in (1.0, 0.996, 1.1)
-    )
-    shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=changes))
-    assert shown == "No shorter step: change 1.0; change 0.996; change 1.1\n"
+    shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=what_ifs(1.0, 0.996, 1.02)))
+    assert shown == "No shorter step: change 1.0; change 0.996; change 1.02\n"
+
+
+def test_what_hurts_is_shown_where_nothing_else_helps_as_tokens_a_gpu_trains():
+    """A step of 63 GPUs that takes as long as one of 64 does a little less for each of them."""
+    fails = WhatIf(change="one GPU of 64 fails", plan=PLAN, step_s=3.0, step_ratio=1.5, rate_ratio=0.65)
+    shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=(*what_ifs(1.0, 0.7), fails))).splitlines()
+    assert "change 0.7: 1.40 s a step, 30.0% less" in shown[0]
+    assert "one GPU of 64 fails: 3.00 s a step, 35.0% fewer tokens/s per GPU" in shown[1]
 
 
 def test_where_nothing_was_tried_what_binds_is_said():

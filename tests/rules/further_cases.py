@@ -86,6 +86,11 @@ FURTHER_CASES = {
         "fused_optimizer=false, but how native updates with adamw is no choice",
         "set fused_optimizer=null",
     ),
+    "engine-liger-kernels": (
+        make_plan(liger_kernels=True),
+        "liger_kernels, but native has kernels of its own",
+        "set liger_kernels=false",
+    ),
     "engine-fp8-input-store": (
         make_plan(activation_func_fp8_input_store=True),
         "activation_func_fp8_input_store: native keeps what activations read in 16 bits",
@@ -98,8 +103,8 @@ FURTHER_CASES = {
     ),
     "engine-native-inside": (
         make_plan(named(llama_8b(), "gemma-like", "gemma3_text"), layout=Layout(dp_shard=2, tp=2, pp=2)),
-        "our trainer does not divide the inside of gemma-like (tp=2, pp=2): train it with data parallelism alone, or "
-        "run this plan with another engine",
-        "set tp=1, pp=1 and dp_shard=8",
+        "our trainer does not divide the inside of gemma-like (pp=2): train it with these at 1, or run this plan with "
+        "another engine",
+        "set pp=1 and dp_shard=4",
     ),
 }

@@ -37,6 +37,7 @@ def made_by(vendor: str, name: str) -> object:
 VOLTA = with_peaks(cluster(1), ("fp16", 125.0))
 INTERLEAVED = Layout(pp=4, vpp=2, schedule="interleaved")
 
+WIDE_NODE = replace(cluster(8), num_nodes=1, node=replace(cluster(8).node, gpus_per_node=16))
 BROKEN: dict[str, tuple[Plan, str, str]] = {
     "layout-degree-range": (
         make_plan(num_gpus=1, layout=Layout(tp=0, zero_stage=5)),
@@ -64,19 +65,12 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "set tp=4 and dp_shard=2",
     ),
     "layout-kv-heads-over-tp": (
-        make_plan(
-            machine=replace(cluster(8), num_nodes=1, node=replace(cluster(8).node, gpus_per_node=16)),
-            layout=Layout(tp=16),
-        ),
-        "tp=16 does not divide the 8 key-value heads of llama-3.1-8b, and native does not replicate them",
+        make_plan(machine=WIDE_NODE, engine="torchtitan", layout=Layout(tp=16)),
+        "tp=16 does not divide the 8 key-value heads of llama-3.1-8b, and torchtitan does not replicate them",
         "set tp=8 and dp_shard=2",
     ),
     "layout-kv-heads-replicated": (
-        make_plan(
-            machine=replace(cluster(8), num_nodes=1, node=replace(cluster(8).node, gpus_per_node=16)),
-            engine="megatron",
-            layout=Layout(tp=16),
-        ),
+        make_plan(machine=WIDE_NODE, engine="megatron", layout=Layout(tp=16)),
         "tp=16 exceeds the 8 key-value heads of llama-3.1-8b: each is held 2 times, with its weights, gradients and "
         "optimizer states",
         "set tp=8 and dp_shard=2",
@@ -270,7 +264,7 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
     ),
     "engine-expert-tp": (
         make_plan(mixtral(), layout=Layout(dp_shard=2, tp=2, ep=2, expert_tp=2)),
-        "expert_tp=2 with tp=2 and ep=2: on native experts are divided over tp when ep=1, and whole otherwise",
+        "expert_tp=2 with tp=2 and ep=2: native divides experts over ep alone, each of them whole",
         "set expert_tp=1",
     ),
     "engine-megatron-experts-need-sequence-parallel": (
@@ -422,7 +416,7 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
     ),
     "engine-accelerator": (
         make_plan(machine=made_by("Google", "TPU v5p"), engine="deepspeed"),
-        "deepspeed runs on no TPU v5p: it drives no accelerator of Google",
+        "deepspeed runs on no TPU v5p: it drives no accelerator of Google; torch_xla's FSDP and JAX's MaxText do",
         "set engine=accelerate",
     ),
     "engine-forked-schedule": (

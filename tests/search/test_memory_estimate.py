@@ -28,7 +28,7 @@ LAYERS = (0, 0, 1, 2, 3, 7)
 """Blocks of a stage to recompute; 0 for all of them."""
 MODELS = ("llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-2-9b", "gpt-oss-20b", "gpt2")
 CLUSTERS = ("1xh100-sxm", "8xa100-sxm-80", "16xh100-sxm", "8xdgx-h100", "3xdgx-h100")
-ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp2", "fsdp1", "accelerate", "hai-llm")
+ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp2", "fsdp1", "accelerate", "hai-llm", "nanotron")
 
 
 def sampled(size, count, seed=7):

@@ -76,7 +76,7 @@ def test_the_model_proposed_is_nearly_the_largest_that_fits(two_gpus):
     """A half is 35B, which does not fit, and a quarter 18B."""
     proposed = next(relief for relief in two_gpus.closest.reliefs if relief.change.startswith("model="))
     assert proposed.change == "model=26B"
-    recipe = two_gpus.asked_recipe
+    recipe = two_gpus.question.recipe
     cluster = read_cluster("2xh100-sxm")
     assert search(model=read_model("26B"), cluster=cluster, recipe=recipe).plans
     assert not search(model=read_model("29B"), cluster=cluster, recipe=recipe).plans

@@ -33,7 +33,7 @@ questions = st.builds(
 )
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(question=questions, within=st.sampled_from((1.02, 1.12, 1.5)), front=st.sampled_from((1.5, 3.0)))
 def test_refining_the_wanted_rows_finds_what_estimating_all_rows_finds(decorated, question, within, front):
     pool = decorated(question, activation_offload=False, offload=("none",))

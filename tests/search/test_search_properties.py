@@ -19,7 +19,7 @@ from shardwise.search.search import question_of
 
 MODELS = ("gpt2", "llama-3.1-8b", "qwen3-30b-a3b", "mpt-7b", "pythia-160m", "gemma-2-9b")
 CLUSTERS = ("1xh100-sxm", "8xa100-sxm-40", "4xrtx-4090", "3xdgx-h100", "16xv100-sxm2-32", "8xmi300x")
-ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp1", "accelerate", "hai-llm")
+ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp1", "accelerate", "hai-llm", "nanotron")
 
 recipes = st.builds(
     Recipe,
@@ -37,7 +37,7 @@ degrees = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     model=st.sampled_from(MODELS),
     cluster=st.sampled_from(CLUSTERS),
@@ -89,7 +89,7 @@ RESTRICTIONS = st.one_of(
 MAX_TIE_RATIO = 1.05
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     model=st.sampled_from(("qwen2-7b", "llama-3.1-8b", "qwen3-8b", "gemma-2-9b", "mixtral-8x7b")),
     cluster=st.sampled_from(("8xa100-sxm-40", "8xh100-sxm", "16xh100-sxm", "2xdgx-a100-40", "8xmi300x")),
@@ -173,7 +173,7 @@ def test_what_predictions_correct_brings_other_variants_before_the_fastest(monke
     assert fastest_s < 0.995 * search(**asked).pareto[0].prediction.time.step_s
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     model=st.sampled_from(("gpt2", "llama-3.2-1b", "llama-3.2-3b", "mixtral-8x7b")),
     cluster=st.sampled_from(("1xh100-sxm", "2xh100-sxm", "4xh100-sxm")),

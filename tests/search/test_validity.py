@@ -173,7 +173,8 @@ def test_ways_to_offload_are_counted_under_the_rule_they_break(make_question, en
 
 def test_a_rejection_carries_an_example_with_numbers_and_a_fix(make_question):
     bounds = SearchBounds(tp=IntRange(low=16, high=16))
-    found = valid_candidates(Space(question=make_question(cluster="16xh100-sxm"), bounds=bounds))
+    asked = make_question(cluster="16xh100-sxm", engine="torchtitan")
+    found = valid_candidates(Space(question=asked, bounds=bounds))
     assert len(found.rows) == 0
     group = found.rejected[0]
     assert group.rule == "layout-kv-heads-over-tp"

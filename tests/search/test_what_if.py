@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+import shardwise as sw
 from shardwise.catalog import read_cluster
 from shardwise.families import read_model
 from shardwise.predict.memory import predict_memory
 from shardwise.recipe import Recipe
 from shardwise.search import IntRange, SearchBounds, search, what_if
+from shardwise.search.offers import free_offers, size_offers
 
 ONE = IntRange(low=1, high=1)
 BOUNDS = SearchBounds(cp=ONE, pp=ONE, activation_offload=False, offload=("none",))
@@ -23,13 +25,14 @@ def answer(make_question):
 def test_more_memory_and_the_next_gpu_are_tried(answer):
     found = what_if(answer, limits=BOUNDS)
     assert [change.change for change in found.changes] == [
-        "8.00 GiB more on every GPU",
         "a100-sxm-80 instead of a100-sxm-40",
+        "one GPU of 8 fails, global_batch_size=63",
+        "8.00 GiB more on every GPU",
     ]
 
 
 def test_more_memory_never_makes_the_fastest_plan_slower(answer):
-    memory, part = what_if(answer, limits=BOUNDS).changes
+    part, _, memory = what_if(answer, limits=BOUNDS).changes
     assert memory.step_ratio <= 1
     assert part.step_ratio < 1
     assert memory.plan.cluster.gpu.memory_bytes - answer.plans[0].plan.cluster.gpu.memory_bytes == 8 * 2**30
@@ -37,7 +40,7 @@ def test_more_memory_never_makes_the_fastest_plan_slower(answer):
 
 def test_memory_binds_exactly_where_more_of_it_helps(answer):
     found = what_if(answer, limits=BOUNDS)
-    binds = found.changes[0].step_ratio < 0.99
+    binds = found.changes[-1].step_ratio < 0.99
     assert found.binding.startswith("Memory binds: with 8.00 GiB more" if binds else "Memory does not bind the")
 
 
@@ -93,13 +96,17 @@ def test_nothing_is_offered_where_nothing_is_gained(make_question):
     question = make_question(model="llama-3.1-8b", cluster="8xh100-sxm", seq_len=4096, global_batch_size=64)
     result = search(model=question.model, cluster=question.cluster, recipe=question.recipe)
     found = what_if(result, limits=SearchBounds()).changes
-    assert not [change for change in found if "=" in change.change]
+    assert [change.change for change in found] == [
+        "h200-sxm instead of h100-sxm",
+        "one GPU of 8 fails, global_batch_size=63",
+        "8.00 GiB more on every GPU",
+    ]
 
 
 def test_the_next_gpu_type_is_answered_as_the_changed_question():
     """Found around the recommended plan, 16 H200 were 4 % slower than what the command answers."""
     question = {"model": read_model("llama-3.1-8b"), "recipe": Recipe(seq_len=8192, global_batch_size=100)}
-    found = what_if(search(**question, cluster=read_cluster("16xh100-sxm")), limits=SearchBounds()).changes[-1]
+    found = what_if(search(**question, cluster=read_cluster("16xh100-sxm")), limits=SearchBounds()).changes[1]
     answered = search(**question, cluster=read_cluster("16xh200-sxm")).plans[0]
     assert found.change == "h200-sxm instead of h100-sxm"
     assert (found.plan.layout, found.step_s) == (answered.plan.layout, answered.prediction.time.step_s)
@@ -116,3 +123,113 @@ def test_more_memory_on_every_gpu_is_not_slower():
         for cluster in ("64xa100-sxm-40", "64xa100-sxm-80")
     )
     assert large_s < small_s
+
+
+PLAIN = {"cp": 1, "pp": 1, "tp": 1, "offload": "none", "activation_offload": False}
+"""Bounds that keep a search short."""
+
+
+def changed_answers(model, cluster, **asked):
+    """The what-ifs of an answer by their change, and the answer."""
+    result = ask(model, cluster, **asked)
+    changes = what_if(result, limits=result.bounds).changes
+    return {change.change: change for change in changes}, result
+
+
+def ask(model, cluster, **asked):
+    """The answer of the front door, which asks like the command line."""
+    return sw.plan(model, cluster, **PLAIN, **asked).result
+
+
+@pytest.mark.parametrize(
+    ("cluster", "asked", "change", "changed"),
+    [
+        ("8xh100-sxm", {"engine": "torchtitan"}, "precision=fp8-mixed", {"precision": "fp8-mixed"}),
+        ("8xh100-sxm", {"engine": "torchtitan"}, "compile=true", {"compile": True}),
+        ("8xa100-sxm-80", {"attention": "eager", "engine": "fsdp2"}, "attention=flash", {"attention": "flash"}),
+        (
+            "8xh100-sxm",
+            {"engine": "torchtitan", "attention_kernel": "efficient", "compile": True, "precision": "bf16-mixed"},
+            "attention_kernel=cudnn",
+            {"attention_kernel": "cudnn"},
+        ),
+        ("8xa100-sxm-80", {"blocking_launches": True}, "blocking_launches=false", {"blocking_launches": False}),
+    ],
+)
+def test_a_switch_that_gains_is_offered_as_the_changed_command_answers(cluster, asked, change, changed):
+    asked = {"seq_len": 8192, "global_batch_size": 64, **asked}
+    found, now = changed_answers("llama-3.1-8b", cluster, **asked)
+    answered = ask("llama-3.1-8b", cluster, **{**asked, **changed}).plans[0]
+    assert (found[change].plan.layout, found[change].step_s) == (answered.plan.layout, answered.prediction.time.step_s)
+    assert found[change].rate_ratio > 1.03
+    assert found[change].rate_ratio == pytest.approx(now.plans[0].prediction.time.step_s / found[change].step_s)
+
+
+def test_a_precision_that_was_given_is_not_questioned():
+    found, _ = changed_answers("llama-3.1-8b", "8xh100-sxm", seq_len=8192, global_batch_size=64, precision="bf16-mixed")
+    assert not [change for change in found if change.startswith("precision")]
+
+
+@pytest.mark.parametrize(
+    ("change", "cluster", "batch"),
+    [
+        ("one GPU of 32 fails, global_batch_size=124", "31xh100-sxm", 124),
+        ("3 servers instead of 4, global_batch_size=120", "24xh100-sxm", 120),
+        ("5 servers instead of 4, global_batch_size=120", "40xh100-sxm", 120),
+    ],
+)
+def test_a_dead_gpu_and_a_server_more_or_less_are_answered_as_the_changed_command(change, cluster, batch):
+    asked = {"seq_len": 8192, "precision": "bf16-mixed"}
+    now = ask("llama-3.1-8b", "32xh100-sxm", global_batch_size=128, **asked)
+    offers = {offer.change: offer.question for offer in size_offers(now.question, now.plans[0], limits=now.bounds)}
+    assert (offers[change].cluster.num_gpus, offers[change].global_batch_size) == (int(cluster.split("x")[0]), batch)
+    answered = ask("llama-3.1-8b", cluster, global_batch_size=batch, **asked).plans[0]
+    searched = search(
+        model=now.question.model,
+        cluster=offers[change].cluster,
+        recipe=offers[change].recipe,
+        bounds=now.bounds,
+    ).plans[0]
+    assert (searched.plan.layout, searched.prediction.time.step_s) == (
+        answered.plan.layout,
+        answered.prediction.time.step_s,
+    )
+
+
+def test_a_dead_gpu_is_in_the_answer_with_the_batch_that_its_neighbours_can_share():
+    """64 sequences are no multiple of anything that 31 ranks could do together."""
+    found, _ = changed_answers("llama-3.1-8b", "32xh100-sxm", seq_len=8192, global_batch_size=64)
+    dead = found["one GPU of 32 fails, global_batch_size=62"]
+    assert (dead.plan.cluster.num_gpus, dead.plan.layout.dp_replicate * dead.plan.layout.dp_shard) == (31, 31)
+    assert 0.9 < dead.rate_ratio < 1.05
+
+
+def test_a_batch_that_nobody_gave_is_assumed_again_for_another_cluster():
+    now = ask("llama-3.1-8b", "32xh100-sxm", seq_len=8192)
+    offers = list(size_offers(now.question, now.plans[0], limits=now.bounds))
+    assert [(offer.change, offer.question.global_batch_size) for offer in offers] == [
+        ("one GPU of 32 fails", 124),
+        ("3 servers instead of 4", 96),
+        ("5 servers instead of 4", 160),
+    ]
+
+
+@pytest.mark.parametrize(("compiles", "is_offered"), [(False, True), (True, False)])
+def test_another_engine_has_to_beat_this_one_with_its_own_switches(compiles, is_offered):
+    """Compiled, torchtitan is as fast as our trainer within a tenth; eager, accelerate without compile is not."""
+    asked = {"seq_len": 8192, "global_batch_size": 64, "engine": "torchtitan", "precision": "bf16-mixed"}
+    result = ask("llama-3.1-8b", "8xa100-sxm-80", compile=compiles, **asked)
+    now = replace(result.plans[0], price_fraction=0.0)
+    names = [offer.change for offer in free_offers(result.question, now, limits=result.bounds)]
+    assert ("compile=true" in names) is is_offered
+    assert not [name for name in names if name.startswith("engine=")]
+
+
+@pytest.mark.runs
+def test_an_engine_that_is_much_faster_with_this_model_is_offered():
+    bounds = {"tp": 1, "pp": 1, "cp": 1, "offload": "none"}
+    asked = {"seq_len": 4096, "global_batch_size": 64, "precision": "bf16-mixed", **bounds}
+    result = sw.plan("qwen3-30b-a3b", "8xb200-sxm", engine="torchtitan", **asked).result
+    change = next(change for change in what_if(result, limits=result.bounds).changes if "engine=" in change.change)
+    answered = sw.plan("qwen3-30b-a3b", "8xb200-sxm", engine=change.plan.engine, **asked).result.plans[0]
+    assert (change.plan.layout, change.step_s) == (answered.plan.layout, answered.prediction.time.step_s)

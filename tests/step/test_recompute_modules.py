@@ -170,6 +170,17 @@ def test_recomputed_products_in_8_bits_cast_their_inputs_again():
     assert {one.dtype for name, one in eight.items() if name.endswith("proj")} == {"fp8"}
 
 
+@pytest.mark.parametrize(("name", "casts"), [("deepseek-v3-671b", {2, 3}), ("mixtral-8x7b", set())])
+def test_norms_alone_cast_the_inputs_of_latents_and_of_the_shared_expert_again(name, casts):
+    """Two products of DeepSeek read latents behind norms, one more a shared expert's input; Mixtral has none of them.
+
+    Each cast moves 3 bytes of each of 7,168 elements of 4,096 tokens.
+    """
+    plan = deepseek(Layout(), name=name, recompute_modules=("layernorm",), precision="fp8-mixed")
+    again = [one for one in stage_operations(context_of(plan)) if (one.name, one.phase) == ("fp8 casts", "recompute")]
+    assert {(one.num_kernels, one.num_bytes) for one in again} == {(cast, 88_080_384 * cast) for cast in casts}
+
+
 def exchanges(plan, axis):
     return {
         (call.name, call.phase): call.count

@@ -106,14 +106,17 @@ def logits(plan, stage=0):
 @pytest.mark.parametrize(
     ("engine", "settings", "forward", "backward", "head"),
     [
-        ("fsdp1", {}, 10, 14, 4),
+        ("fsdp1", {}, 10, 12, 2),
         ("fsdp1", {"fused_loss": True}, 6, 8, 2),
         ("fsdp2", {"compile": False}, 10, 12, 2),
         ("fsdp1", {"precision": "fp32"}, 8, 12, 4),
     ],
 )
 def test_logits_hold_their_copies_and_gradients(engine, settings, forward, backward, head):
-    """Bytes a logit: 2, its fp32 copy 4 and log-softmax 4; then that with two gradients; Hugging Face keeps 2 more.
+    """Bytes a logit: 2, its fp32 copy 4 and log-softmax 4; then that with two gradients.
+
+    transformers' output holds 2 more only where a loop keeps it: Accelerate's runs of 1B on two H200 held 34.06 GiB,
+    34.60 so and 36.56 with the logits, and LoRA of 8B on one 29.36, 29.36 so and 31.08.
 
     Fused, an fp32 copy stands beside the logits and becomes their gradient, which is cast. In fp32 there is no copy.
     """

@@ -9,7 +9,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.catalog import read_cluster
 from shardwise.errors import CheckpointError, RecipeError
@@ -24,6 +24,7 @@ from shardwise.train.pretrained.merge import export_merged
 from train.adapter_member import hold
 from train.models import LLAMA, make_job
 from train.test_adapters import TEXT, base, loss_of, pretrained_job  # noqa: F401 - a fixture
+from train.tiny_families import tiny_fields
 from train.world_member import run
 
 CHOSEN = {"adapter": "lora", "lora_rank": 4, "lora_alpha": 12.0, "lora_targets": "q_proj,mlp.*_proj"}
@@ -68,6 +69,32 @@ def test_merged_weights_have_the_logits_of_base_and_adapter(worlds, base, tmp_pa
         expected = adapted(input_ids=inputs).logits
         found = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(input_ids=inputs).logits
         plain = AutoModelForCausalLM.from_pretrained(base / "model")(input_ids=inputs).logits
+    assert (found - expected).abs().max() < 1e-5
+    assert (plain - expected).abs().max() > 1e-3
+
+
+def test_merged_weights_of_gpt2_have_the_logits_of_base_and_adapter(worlds, tmp_path):
+    """Its matrices are stored as (in, out), with queries, keys and values in one."""
+    fields = {**tiny_fields("gpt2"), "vocab_size": 256, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    torch.manual_seed(7)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields)).save_pretrained(tmp_path / "model")
+    (tmp_path / "text.txt").write_text(TEXT)
+    job = pretrained_job(tmp_path, tmp_path, num_steps=2, model=fields, adapter="lora", lora_targets="all-linear")
+    worlds[2].run(run, replace(job, optimizer=replace(job.optimizer, learning_rate=1e-2)))
+    (adapter,) = (tmp_path / "adapter").glob("*.safetensors")
+    factors = {name.removeprefix("base_model.model."): tensor for name, tensor in load_file(adapter).items()}
+    names = {name.removesuffix(".lora_A.weight") for name in factors if name.endswith(".lora_A.weight")}
+    merged = replace(
+        job.checkpoint, export_folder=str(tmp_path / "merged"), folder=str(tmp_path / "run2"), is_merged=True
+    )
+    worlds[2].run(run, replace(job, checkpoint=merged, optimizer=replace(job.optimizer, learning_rate=1e-2)))
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "model"), tmp_path / "adapter")
+    inputs, _ = next_tokens()
+    with torch.no_grad():
+        expected = adapted.eval()(input_ids=inputs).logits
+        found = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()(input_ids=inputs).logits
+        plain = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()(input_ids=inputs).logits
+    assert {name.rpartition(".")[2] for name in names} == {"c_attn", "c_proj", "c_fc"}
     assert (found - expected).abs().max() < 1e-5
     assert (plain - expected).abs().max() > 1e-3
 

@@ -17,14 +17,17 @@ from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.job import CheckpointSpec, DataSpec
 from shardwise.train.pretrained.files import weights_digest
 from train.adapter_member import hold
+from train.curves import assert_same
 from train.models import GEMMA, LLAMA, MIXTRAL, make_job
 from train.representatives import representatives
 from train.test_collectives import counted, predicted
+from train.tiny_families import tiny_fields
 from train.world_member import count, run
 
 RELATIVE = 1e-5
 LORA = {"adapter": "lora", "lora_rank": 4, "lora_targets": "all-linear"}
 QLORA = {**LORA, "adapter": "qlora"}
+GEMMA3 = {**tiny_fields("gemma3_text"), "vocab_size": 256, "hidden_size": 128, "intermediate_size": 256}
 LAYOUTS = {
     "fsdp": (2, {"dp_shard": 2}, ()),
     "ddp": (2, {"dp_replicate": 2, "zero_stage": 0}, ()),
@@ -63,6 +66,38 @@ def test_four_bit_weights_give_the_same_under_a_layout(worlds, curve, layout):
     for result in worlds[2].run(run, make_job(layout=layout, num_steps=4, **QLORA)):
         assert result.losses == pytest.approx(expected.losses, rel=RELATIVE)
         assert result.norms == pytest.approx(expected.norms, rel=10 * RELATIVE)
+
+
+WIDE = {**LLAMA, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+"""Rows that two ranks divide into whole blocks of 64 weights."""
+
+
+@pytest.mark.runs
+@pytest.mark.parametrize(
+    ("size", "layout"),
+    [(2, {"tp": 2}), (4, {"dp_shard": 2, "tp": 2, "sequence_parallel": True})],
+    ids=["tp", "fsdp x tp"],
+)
+@pytest.mark.parametrize("model", [WIDE, {**WIDE, "attention_bias": True}, {**GEMMA3, "head_dim": 32}], ids=str)
+def test_four_bit_weights_are_the_same_where_their_inputs_are_divided(worlds, curve, model, size, layout):
+    expected = curve(1, model=model, num_steps=10, **QLORA)
+    assert_same(worlds[size].run(run, make_job(model=model, layout=layout, num_steps=10, **QLORA)), expected)
+
+
+@pytest.mark.runs
+def test_parts_of_rows_are_read_from_a_checkpoint_as_whole_rows_are(worlds, tmp_path):
+    """The scale of a row is the whole row's, of which every rank reads a part."""
+    torch.manual_seed(4)
+    AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(**WIDE, tie_word_embeddings=False, max_position_embeddings=64)
+    ).save_pretrained(tmp_path / "model")
+    spec = CheckpointSpec(initial_weights=str(tmp_path / "model"))
+
+    def losses(size, **layout):
+        job = replace(make_job(model=WIDE, layout=layout, num_steps=3, **QLORA), checkpoint=spec)
+        return worlds[size].run(run, job)
+
+    assert_same(losses(4, dp_shard=2, tp=2, sequence_parallel=True), losses(1)[0])
 
 
 @pytest.mark.parametrize("recipe", [LORA, QLORA], ids=["lora", "qlora"])

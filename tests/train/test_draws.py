@@ -14,6 +14,7 @@ from shardwise.train.mesh import make_mesh
 from shardwise.train.worker import run_job
 from train.models import make_job
 from train.ranks import run_ranks
+from train.representatives import representatives
 
 CPU = torch.device("cpu")
 GPT2 = {
@@ -26,7 +27,11 @@ GPT2 = {
     "tie_word_embeddings": True,
 }
 DROPPED = {"adapter": "lora", "lora_targets": "all-linear", "lora_dropout_fraction": 0.5}
-DATA_PARALLEL = [{"dp_replicate": 2, "zero_stage": 0}, {"dp_shard": 2, "zero_stage": 1}, {"dp_shard": 2}]
+DATA_PARALLEL = {
+    "ddp": {"dp_replicate": 2, "zero_stage": 0},
+    "zero 1": {"dp_shard": 2, "zero_stage": 1},
+    "fsdp": {"dp_shard": 2},
+}
 
 
 def _curve(_rank, job, num_drawn):
@@ -65,9 +70,9 @@ def saving(job, folder, **spec):
     return replace(job, checkpoint=CheckpointSpec(folder=str(folder), **spec))
 
 
-@pytest.mark.parametrize("layout", DATA_PARALLEL, ids=["ddp", "zero 1", "fsdp"])
-def test_two_equal_runs_of_gpt2_are_equal_bit_for_bit_with_their_exports(tmp_path, layout):
-    job = make_job(model=GPT2, layout=layout, num_steps=3)
+@pytest.mark.parametrize("name", representatives(DATA_PARALLEL, ("fsdp",)))
+def test_two_equal_runs_of_gpt2_are_equal_bit_for_bit_with_their_exports(tmp_path, name):
+    job = make_job(model=GPT2, layout=DATA_PARALLEL[name], num_steps=3)
     curves, exports = [], []
     for number in (1, 2):
         export = tmp_path / f"export-{number}"
@@ -84,7 +89,7 @@ def test_another_seed_drops_others():
     assert run_ranks(1, _masks, job, 1) != run_ranks(1, _masks, replace(job, seed=1), 1)
 
 
-@pytest.mark.parametrize("layout", DATA_PARALLEL, ids=["ddp", "zero 1", "fsdp"])
+@pytest.mark.parametrize("layout", DATA_PARALLEL.values(), ids=DATA_PARALLEL)
 def test_replicas_micro_batches_steps_and_layers_drop_different_ones(layout):
     """Two ranks, four micro-batches each, two steps, five dropouts of one shape in a micro-batch."""
     job = make_job(model=GPT2, layout=layout, micro_batch_size=1)

@@ -51,9 +51,9 @@ MIXTRAL_LAYOUTS = {
     "ep x tp": (4, {"dp_shard": 2, "tp": 2, "sequence_parallel": True, "ep": 2}, ()),
     "ep x pp": (4, {"dp_shard": 2, "ep": 2, "pp": 2}, (2, 2)),
 }
-COMBINED = ("tp 4", "cp 4", "ddp x tp", "zero 2 x tp", "fsdp x cp", "cp x tp")
+COMBINED = ("tp 4", "cp 4", "ddp x tp", "zero 2 x tp", "fsdp x cp", "cp x tp", "fsdp x tp")
 KEPT = tuple(name for name in LLAMA_LAYOUTS if name not in COMBINED)
-KEPT_PIPELINES = tuple(name for name in PIPELINES if name not in ("1f1b on four", "pp x cp"))
+KEPT_PIPELINES = tuple(name for name in PIPELINES if name not in ("1f1b on four", "pp x cp", "pp x tp"))
 KEPT_MIXTRALS = ("fsdp", "ep", "tp", "ep x tp")
 
 

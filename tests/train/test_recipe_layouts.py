@@ -23,11 +23,9 @@ def test_ten_steps_of_a_recipe_are_the_same_under_every_layout(worlds, desk, mon
     shared = ["--precision", "fp32", "--steps", "10", "--learning-rate", "2e-3", "--warmup-steps", "2"]
     shared += MORE.get(name, [])
     alone, experts = ({"ep": 1}, {"ep": 2}) if "moe" in name else ({}, {})
-    # 4-bit weights are not divided by tensor parallelism: a pipeline stands for it there.
-    inner = {"pp": 2} if "qlora" in name else {"tp": 2, **experts}
     expected = worlds[1].run(run, job_of([*tiny_words(name, count=1, **alone), *shared]))[0]
     assert len(expected.losses) == 10
     assert expected.losses[-1] < expected.losses[0]
     assert_same(worlds[2].run(run, job_of([*tiny_words(name, count=2, **experts), *shared])), expected, relative=1e-5)
-    words = tiny_words(name, count=4, **{"dp_shard": 2, **inner})
+    words = tiny_words(name, count=4, **{"dp_shard": 2, "tp": 2, **experts})
     assert_same(worlds[4].run(run, job_of([*words, *shared])), expected, relative=1e-5)

@@ -108,10 +108,11 @@ def test_gradients_are_those_without_recomputation_whatever_drops(name, device):
 @pytest.mark.parametrize(
     ("name", "device"),
     [
-        pytest.param("ours", "cpu", marks=pytest.mark.runs),
+        pytest.param("ours", "cpu"),
         *(pytest.param("gpt2", one.values[0], marks=one.marks) for one in DEVICES),
     ],
 )
+@pytest.mark.runs
 def test_compiled_blocks_draw_again_what_they_drew(name, device):
     """The compiler makes the recomputation there, draws included, as it sees the block inside the checkpoint.
 

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from shardwise.train.counting import Counted
 from shardwise.train.job import CheckpointSpec
 from train.models import LLAMA, make_job
+from train.representatives import representatives
 from train.world_member import count, run
 
 TIED = {**LLAMA, "tie_word_embeddings": True}
@@ -30,7 +31,7 @@ def chunks_of(layout):
     return (4 // num_chunks,) * num_chunks if num_chunks > 1 else ()
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", representatives(LAYOUTS, ("fsdp", "ddp", "tp", "pp", "interleaved")))
 def test_a_tied_table_learns_what_it_learns_in_one_process(worlds, curve, name):
     size, layout = LAYOUTS[name]
     alone = curve(1, model=TIED, num_steps=4)

@@ -58,9 +58,9 @@ def test_a_family_without_a_decoder_of_ours_trains_alike_on_every_layout(worlds,
     assert expected.losses[-1] < expected.losses[0]
 
 
-def test_the_inside_of_such_a_model_is_not_divided(worlds):
-    with pytest.raises(AssertionError, match="divide the inside of a model"):
-        worlds[2].run(run, make_job(model=GEMMA, layout={"tp": 2}))
+def test_what_no_family_is_divided_along_is_refused_by_ranks_too(worlds):
+    with pytest.raises(AssertionError, match="cp divide the inside of a model, which our trainer does not do to gemma"):
+        worlds[2].run(run, make_job(model=GEMMA, layout={"cp": 2}))
 
 
 GEMMA2 = {

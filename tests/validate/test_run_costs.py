@@ -40,10 +40,11 @@ def test_llama_405b_follows_from_its_reported_rate_within_a_fiftieth():
 
 
 def test_deepseek_v3_follows_from_the_default_mfu():
-    """14.8T tokens through 37.6B parameters and attention over 4,096: 39 % of the 16-bit peak with its restarts."""
+    """14.8T tokens through 37.6B parameters and attention over 4,096: 39 % of the 16-bit peak with its restarts. The
+    report says that nothing was rolled back, so it lost less than the tenth that whole runs of its size publish."""
     row = ROWS["COST-023", "GPU-hours"]
     assert row.is_default
-    assert row.signed_error_fraction == pytest.approx(0, abs=0.02)
+    assert row.signed_error_fraction == pytest.approx(0.085, abs=0.005)
 
 
 def test_a_run_far_below_the_usual_rate_is_outside_its_band_and_says_what_it_implies():
@@ -72,9 +73,9 @@ def test_hours_that_the_table_computed_from_days_are_not_divided_again():
 
 def test_four_in_five_figures_are_inside_and_no_row_is_dropped_silently():
     inside = [row.is_in_band for row in REPORT.rows]
-    assert (sum(inside), len(inside)) == (53, 64)
+    assert (sum(inside), len(inside)) == (56, 64)
     by_default = [row.is_in_band for row in REPORT.rows if row.is_default]
-    assert (sum(by_default), len(by_default)) == (22, 31)
+    assert (sum(by_default), len(by_default)) == (24, 31)
     assert all(row.is_in_band for row in REPORT.rows if row.is_step)
     assert len({row.id for row in REPORT.rows} | {row.id for row in REPORT.unused}) == 69
     assert all(row.reason for row in REPORT.unused)

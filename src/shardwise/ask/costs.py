@@ -1,16 +1,23 @@
-"""The cost of a whole run: of a plan at its predicted step, or of a model at an assumed MFU."""
+"""The cost of a whole run at the predicted step of a plan: the one given, or the one recommended for a model."""
+
+from dataclasses import replace
 
 from shardwise.ask.answers import CostAnswer
-from shardwise.ask.plans import ClusterSource, checked_prediction, plan_of, require_model
+from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, plan_of, require_model
+from shardwise.ask.searching import search_plan
 from shardwise.catalog import read_cluster
 from shardwise.catalog.hardware.request import MAX_GPUS
 from shardwise.cluster import Cluster
-from shardwise.errors import RecipeError, UsageError
+from shardwise.collector import paused_collector
+from shardwise.errors import ModelError, RecipeError, ShardwiseError, UsageError
 from shardwise.families import read_model
 from shardwise.plan import Plan
 from shardwise.plan_file import PlanSource
-from shardwise.predict.cost import CostRequest, estimate_cost, predict_cost
+from shardwise.predict.cost import CostRequest, estimate_cost, predict_cost, require_figures
+from shardwise.prediction import Throughput
+from shardwise.render.layout_words import layout_words
 from shardwise.render.run_cost import RunCost
+from shardwise.search import SearchBounds
 
 
 def cost(
@@ -32,8 +39,8 @@ def cost(
         cluster: such as ``"64xh100-sxm"``; or a single GPU such as ``"h100-sxm"``, of which there are ``num_gpus``.
         tokens: how many tokens the whole run trains; a plan may say it itself.
         num_gpus: how many GPUs, where ``cluster`` is a single one.
-        mfu: the model FLOP utilisation that is assumed, where the source is a model.
-        seq_len: tokens of a sample, where the source is a model; causal attention is then counted too.
+        mfu: the model FLOP utilisation that is assumed, where the source is a model and no plan is to be searched.
+        seq_len: tokens of a sample, where the source is a model; with ``mfu`` causal attention is then counted too.
         goodput: the share of the time in which the run trains, where the source is a model.
         price: dollars per GPU and hour.
 
@@ -59,8 +66,43 @@ def cost(
         prices=on.node.prices,
         goodput_fraction=goodput,
     )
-    run = RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=estimate_cost(request), fits=True)
-    return CostAnswer(run=run)
+    require_figures(request)
+    hardware = cluster if num_gpus is None else f"{count}x{on.gpu.id}"
+    planned = _recommended(named, hardware, tokens=float(tokens), seq_len=seq_len) if mfu is None else None
+    if isinstance(planned, Plan):
+        return CostAnswer(run=_cost_of_plan(planned, price, goodput=goodput, origin=_origin(planned)))
+    found = estimate_cost(request)
+    if planned is not None:
+        found = replace(found, assumptions=(planned, *found.assumptions))
+    return CostAnswer(run=RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=found, fits=True))
+
+
+def _recommended(model: PlanSource, cluster: ClusterSource, *, tokens: float, seq_len: int | None) -> Plan | str:
+    """The plan that is recommended for the model there, or why there is none, as a sentence."""
+    try:
+        fields = {"tokens": tokens} | ({"seq_len": seq_len} if seq_len is not None else {})
+        question = asked_plan(model, cluster, fields)
+        with paused_collector():
+            found = search_plan(question, SearchBounds(), "step_time").plans
+    except ShardwiseError as error:
+        if isinstance(error, ModelError):
+            raise
+        return f"no plan was searched ({error.message}), so an MFU is assumed"
+    return found[0].plan if found else "no plan of this model fits this hardware, so an MFU is assumed"
+
+
+def _utilisation_words(throughput: Throughput) -> str:
+    share = throughput.mfu_fraction
+    return "" if share is None else f"; {share:.1%} MFU ({throughput.mfu_convention})"
+
+
+def _origin(plan: Plan) -> str:
+    """The sentence that says which plan's step is taken."""
+    recipe = plan.recipe
+    return (
+        f"the step is that of the plan recommended for it: {plan.engine}, {layout_words(plan.layout)}, "
+        f"{recipe.global_batch_size:,} sequences of {recipe.seq_len:,} tokens a step"
+    )
 
 
 def _require_none(**given: float | None) -> None:
@@ -99,11 +141,18 @@ def _counted(cluster: Cluster, num_gpus: int | None) -> tuple[Cluster, int]:
     return cluster, num_gpus
 
 
-def _cost_of_plan(plan: Plan, usd_per_gpu_hour: float | None) -> RunCost:
+def _cost_of_plan(
+    plan: Plan, usd_per_gpu_hour: float | None, *, goodput: float | None = None, origin: str = ""
+) -> RunCost:
     """The cost of a plan's tokens at its predicted step."""
     prediction = checked_prediction(plan)
     found = predict_cost(
-        plan=plan, time=prediction.time, throughput=prediction.throughput, usd_per_gpu_hour=usd_per_gpu_hour
+        plan=plan,
+        time=prediction.time,
+        throughput=prediction.throughput,
+        usd_per_gpu_hour=usd_per_gpu_hour,
+        goodput_fraction=goodput,
+        origin=origin and origin + _utilisation_words(prediction.throughput),
     )
     if found is None:
         raise UsageError("the plan does not say how many tokens are trained", code="cost-tokens", fix="add --tokens 1T")

@@ -13,7 +13,8 @@ from shardwise.errors import PlanError, ShardwiseError, UsageError
 from shardwise.fields import field_named, plan_fields
 from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.plan_file import PlanSource, plan_to_json, read_plan
+from shardwise.plan_file import PlanSource, ReadFile, plan_to_json, read_plan
+from shardwise.plan_file.read import is_plan_text
 from shardwise.plan_file.text import YAML_SUFFIXES, decode_plan, parse_plan_text, read_plan_bytes
 from shardwise.plan_file.values import refuse_unknown_key
 from shardwise.predict import predict
@@ -34,7 +35,7 @@ CLUSTER_ALONE_FIX = "name the model as well: llama-3.1-8b {name}"
 
 
 def plan_of(
-    source: Plan | PlanSource,
+    source: Plan | PlanSource | ReadFile,
     cluster: ClusterSource | None,
     fields: Fields,
     *,
@@ -62,6 +63,8 @@ def plan_of(
         return read_foreign(foreign, model=named_model, cluster=named_cluster, settings=fields).plan()
     named_apart = {"model": _placed(named_model), "cluster": _placed(named_cluster)}
     parts |= {part: name for part, name in named_apart.items() if name is not None}
+    if isinstance(source, ReadFile):
+        return read_plan(source, overrides=parts)
     if cluster is not None:
         model = require_model(source, beside=str(cluster))
         named = {"model": model, "cluster": cluster, "recipe": {}}
@@ -70,7 +73,7 @@ def plan_of(
         return (
             source if not parts else replace(read_plan(plan_to_json(source), overrides=parts), cluster=source.cluster)
         )
-    if isinstance(source, Mapping) or "\n" in str(source):
+    if isinstance(source, Mapping) or is_plan_text(source):
         return read_plan(source, overrides=parts)
     path = Path(source)
     _require_plan_file(path)
@@ -87,7 +90,7 @@ def _placed(name: str | None) -> str | None:
 def _foreign_files(source: object, cluster: object) -> list[Path]:
     """The files of other tools that stand where a plan stands; none where a plan or a model of ours does."""
     words = [word for word in (source, cluster) if word is not None]
-    if not all(isinstance(word, str | Path) and "\n" not in str(word) for word in words):
+    if not all(isinstance(word, str | Path) and not is_plan_text(word) for word in words):
         return []
     paths = [Path(str(word)) for word in words if str(word) != STANDARD_INPUT]
     if not paths or not all(path.is_file() for path in paths) or (cluster is not None and is_cluster(str(cluster))):

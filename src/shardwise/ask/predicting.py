@@ -64,7 +64,7 @@ def load_plan(
     """Read a plan file of ours or of another tool, and check it.
 
     Args:
-        path: the path of the file, its text of several lines, or the parsed document.
+        path: the path of the file, its text (JSON, or several lines of YAML), or the parsed document.
         model: what is trained, where the file of another tool does not say.
         cluster: what it runs on, where the file of another tool does not say.
         fields: values that win over the file's.

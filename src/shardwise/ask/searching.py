@@ -87,7 +87,10 @@ def search_plan(question: Plan, bounds: SearchBounds, objective: Objective) -> S
         bounds=bounds,
         objective=objective,
     )
-    return replace(result, assumptions=(*recipe_assumptions(question), *result.assumptions))
+    assumptions = (*recipe_assumptions(question), *result.assumptions)
+    asked = result.question or question
+    open_fields = asked.open_fields | question.open_fields
+    return replace(result, assumptions=assumptions, question=replace(asked, open_fields=open_fields))
 
 
 def with_token_batch(question: Plan, tokens: float | None, *, max_gpus: int | None) -> Plan:

@@ -1,8 +1,8 @@
 """GPU-hours, days, dollars and energy of a whole training run.
 
-With a PLAN the predicted step time is used. With a MODEL the run is priced from its FLOP and an assumed MFU, on a
-CLUSTER or on --num-gpus of --gpu. Goodput (failures, restarts, checkpoints) is predicted from published failure rates
-unless it is given.
+With a PLAN its predicted step time is used. With a MODEL, on a CLUSTER or on --num-gpus of --gpu, it is that of the
+plan recommended there, or follows from the run's FLOP and --mfu. Goodput (failures, restarts, checkpoints and, of
+large jobs, evaluation and repeated steps) is predicted from published rates and whole runs unless it is given.
 """
 
 import argparse
@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--price", type=amount, metavar="USD", help="dollars per GPU and hour (default: catalogue)")
     parser.add_argument("--gpu", metavar="ID", help="after MODEL, instead of CLUSTER: an accelerator such as h100-sxm")
     parser.add_argument("--num-gpus", type=whole_number, metavar="N", help="how many of them")
-    parser.add_argument("--mfu", type=amount, metavar="SHARE", help="for MODEL: assumed MFU, 0 to 1 (default: 0.4)")
+    parser.add_argument(
+        "--mfu", type=amount, metavar="SHARE", help="for MODEL: assumed MFU (default: a predicted step)"
+    )
     parser.add_argument("--seq-len", type=whole_count, metavar="N", help="for MODEL: count causal attention too")
     parser.add_argument("--goodput", type=amount, metavar="SHARE", help="for MODEL: share of time that trains, 0 to 1")
 

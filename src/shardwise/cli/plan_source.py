@@ -11,6 +11,7 @@ from shardwise.errors import UsageError
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
+    from shardwise.plan_file import ReadFile
 
 STANDARD_INPUT = "-"
 MAX_LOG_BYTES = 1_000_000
@@ -18,7 +19,7 @@ MAX_LOG_BYTES = 1_000_000
 JSONL_SUFFIX = ".jsonl"
 
 
-def plan_from(arguments: argparse.Namespace, document: Mapping[str, object] | None = None) -> "Plan":
+def plan_from(arguments: argparse.Namespace, document: "Mapping[str, object] | ReadFile | None" = None) -> "Plan":
     """The plan that PLAN, or MODEL and CLUSTER, and the options describe; options win over the file.
 
     Args:
@@ -48,7 +49,8 @@ def calibrated_plan_from(arguments: argparse.Namespace) -> "Plan":
     """The plan of the arguments, with the price of ``--price`` and the rates of ``--calibration`` in its cluster."""
     from shardwise.ask.plans import calibrated, priced
 
-    return calibrated(priced(plan_from(arguments), vars(arguments).get("price")), arguments.calibration)
+    plan = plan_from(arguments, vars(arguments).get("recipe_file"))
+    return calibrated(priced(plan, vars(arguments).get("price")), arguments.calibration)
 
 
 def named_source(source: str, cluster: str | None) -> str | Mapping[str, object]:

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from shardwise.cli.output import takes_control_codes
-from shardwise.units import format_gib
 
 Item = TypeVar("Item")
 
@@ -48,6 +47,8 @@ def step_bar(*, total: int, label: str = "") -> Iterator[Callable[[Mapping[str, 
     from rich.console import Console
     from rich.progress import Progress
 
+    from shardwise.render.step_text import exposed_text, speed_text, validation_text
+
     with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         task = bar.add_task(f"{label}starting", total=total)
 
@@ -55,8 +56,8 @@ def step_bar(*, total: int, label: str = "") -> Iterator[Callable[[Mapping[str, 
 
         def show(record: Mapping[str, object]) -> None:
             nonlocal exposed, validation
-            exposed, validation = _exposed_text(record) or exposed, _validation_text(record) or validation
-            said = label + _step_text(record) + exposed + validation
+            exposed, validation = exposed_text(record) or exposed, validation_text(record) or validation
+            said = label + speed_text(record) + exposed + validation
             bar.update(task, completed=float(str(record["step"])), description=said)
 
         yield show
@@ -74,32 +75,3 @@ def share_bar() -> Iterator[Callable[[str, float], None]]:
     with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda label, done_fraction: bar.update(task, completed=done_fraction, description=label)
-
-
-def _step_text(record: Mapping[str, object]) -> str:
-    loss, rate = record["loss"], float(str(record["tokens_per_s_per_gpu"]))
-    mfu = record.get("mfu_fraction")
-    said = f"loss {loss:.3f}" if isinstance(loss, float) else "no finite loss"
-    said = f"{said}{_skipped_text(record)}  {rate:,.0f} tokens/s/GPU"
-    said = f"{said}  MFU {mfu:.1%}" if isinstance(mfu, float) else said
-    peak = record.get("peak_allocated_bytes")
-    return f"{said}  {format_gib(peak)}" if isinstance(peak, int) and peak else said  # CPUs count none
-
-
-def _skipped_text(record: Mapping[str, object]) -> str:
-    """The number of steps that fp16 skipped so far, and the loss scale; empty while none was skipped."""
-    num_skipped, ratio = record.get("num_skipped_steps"), record.get("loss_scale_ratio")
-    return f"  {num_skipped} skipped, scale {ratio:,g}" if num_skipped and isinstance(ratio, float) else ""
-
-
-def _validation_text(record: Mapping[str, object]) -> str:
-    """The validation loss after a step that was followed by a validation; empty for the others."""
-    loss = record.get("validation_loss")
-    return f"  validation {loss:.3f}" if isinstance(loss, float) else ""
-
-
-def _exposed_text(record: Mapping[str, object]) -> str:
-    """What a step that was looked into says of its communication; empty for the others."""
-    sample = record.get("sample")
-    exposed = sample.get("exposed_communication_fraction") if isinstance(sample, Mapping) else None
-    return f"  exposed {exposed:.1%}" if isinstance(exposed, float) else ""

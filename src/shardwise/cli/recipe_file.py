@@ -15,7 +15,7 @@ from shardwise.cli.recipe_options import RecipeOption, Sections, absolute, besid
 from shardwise.errors import PlanError, ShardwiseError, UsageError
 from shardwise.fields import Field, Value
 from shardwise.plan import Plan
-from shardwise.plan_file.recipe import naming
+from shardwise.plan_file import PLAN_PART, ReadFile, is_recipe, naming, read_tree
 
 __all__ = ["KEPT_RECIPE", "keep_recipe", "read_with_recipe", "without_idle"]
 
@@ -50,7 +50,8 @@ def read_with_recipe(make: ParserMaker, words: Sequence[str], typed: argparse.Na
     parser = make()
     arguments = parser.parse_args(words, argparse.Namespace(**vars(typed)))
     sections, given = recipe_sections(parser), _given(make(), words)
-    recipe = _recipe(arguments, sections)
+    file = _recipe_file(arguments)
+    recipe = _checked(file, sections) if file is not None else None
     found: dict[str, object] = {}
     if recipe is not None:
         found = _untyped(recipe, sections, given)
@@ -58,6 +59,7 @@ def read_with_recipe(make: ParserMaker, words: Sequence[str], typed: argparse.Na
         arguments = parser.parse_args(words, argparse.Namespace(**{**vars(typed), **found, "source": None}))
         arguments.source = str(recipe.path)
     arguments.recipe_options = _kept(sections, recipe, given)
+    arguments.recipe_file = file
     arguments.from_recipe = frozenset(found) if arguments.resume is not None else frozenset()
     return arguments
 
@@ -93,25 +95,24 @@ def without_idle(rows: Sequence[IdleOption], arguments: argparse.Namespace, plan
     return argparse.Namespace(**{name: defaults[name] if name in idle else value for name, value in values.items()})
 
 
-def _recipe(arguments: argparse.Namespace, sections: Sections) -> RecipeFile | None:
-    """The recipe of the command line; ``None`` where it names a plan, or a model and a cluster."""
+def _recipe_file(arguments: argparse.Namespace) -> ReadFile | None:
+    """The recipe of the command line; ``None`` where it names a plan, or a model and a cluster.
+
+    A file with none of the parts of a recipe, or that cannot be read, is left to the reader of plans to speak of.
+    """
     if arguments.cluster is not None:
         return None
     if arguments.source is None:
-        return _read(_kept_by(arguments.resume), sections)
+        path = _kept_by(arguments.resume)
+        return ReadFile(path=path, tree=read_tree(path)[0])
     path = Path(arguments.source)
-    return _read(path, sections) if path.is_file() and _may_be_recipe(path) else None
-
-
-def _may_be_recipe(path: Path) -> bool:
-    """Whether a file has the parts of a recipe; what is wrong with another file is for its reader to say."""
-    from shardwise.plan_file import is_recipe, read_tree
-
+    if not path.is_file():
+        return None
     try:
         tree, _ = read_tree(path)
     except ShardwiseError:
-        return False
-    return is_recipe(tree)
+        return None
+    return ReadFile(path=path, tree=tree) if is_recipe(tree) else None
 
 
 def _kept_by(resumed: Path | None) -> Path:
@@ -137,11 +138,10 @@ def _kept_by(resumed: Path | None) -> Path:
     return found
 
 
-def _read(path: Path, sections: Sections) -> RecipeFile:
-    from shardwise.plan_file import PLAN_PART, read_tree
+def _checked(file: ReadFile, sections: Sections) -> RecipeFile:
     from shardwise.plan_file.values import check_fields, refuse_unknown_key
 
-    tree, _ = read_tree(path)
+    path, tree = file.path, file.tree
     parts = (*TOP_FIELDS, *(Field("", name=name) for name in sections))
     with naming(str(path)):
         for key in tree:

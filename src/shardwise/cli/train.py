@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.launch.inputs import require_inputs, require_resumed_data
     from shardwise.launch.request import prepare_data, require_native
     from shardwise.launch.support import require_supported
-    from shardwise.launch.surroundings import require_allocator, require_tensorboard, uses_gpus
+    from shardwise.launch.surroundings import require_allocator, require_recorders, uses_gpus
     from shardwise.predict import predict
     from shardwise.rules import require_valid
     from shardwise.train.lease import require_free
@@ -75,8 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_native(plan)
     require_supported(plan)
     is_here = plan.cluster.num_nodes == 1 and not arguments.is_dry and arguments.launcher is None
-    if arguments.tensorboard is not None:
-        require_tensorboard()
+    require_recorders(tensorboard=arguments.tensorboard is not None, wandb=arguments.wandb is not None)
     if arguments.has_memory_snapshot:
         require_allocator(is_on_gpu=uses_gpus(arguments.device) or (arguments.device == "auto" and not is_here))
     require_valid(plan)
@@ -257,6 +256,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             is_memory_sampled=True,
             has_memory_snapshot=arguments.has_memory_snapshot,
             tensorboard=_absolute(arguments.tensorboard),
+            wandb=arguments.wandb,
         ),
         validation=validation_spec(arguments),
     )
@@ -322,8 +322,7 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     from shardwise.cli.progress import step_bar
     from shardwise.launch.folder import branch_sentence
     from shardwise.launch.lives import run_lives
-    from shardwise.reconcile.measured import totals_of_measurement
-    from shardwise.reconcile.utilisation import utilisations
+    from shardwise.launch.report import used_by, write_report
     from shardwise.render.json_records import json_value
     from shardwise.render.json_text import json_text
     from shardwise.render.text_training import training_text
@@ -334,10 +333,11 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
         write_note(sentence)
     with step_bar(total=job.num_steps) as on_step:
         measured = run_lives(job, on_step=on_step, plan=plan, lease=lease, say=write_note)
-    totals = totals_of_measurement(measured)
-    used = utilisations(plan, prediction, step_s=totals.step_s, device=totals.device)
+    used = used_by(plan, prediction, measured)
+    report = write_report(job.folder, plan=plan, prediction=prediction, measured=measured)
     if arguments.is_json:
         answer = {"ok": True, "run_folder": str(job.folder), "inputs": beginning(job), "measurement": measured}
+        answer["report"] = str(report)
         write_line(json_text({**answer, "utilisation": json_value(used)}))
     else:
         style = stdout_style()
@@ -346,4 +346,5 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
                 plan=plan, prediction=prediction, measured=measured, used=used, folder=job.folder, style=style
             )
         )
+        write_line(f"report     {report}")
     return EXIT_OK

@@ -21,6 +21,7 @@ NUM_KEPT = 2
 LONG_S = 10_000_000
 """Nearly four months."""
 _PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; traces stay in the run folder"
+_WANDB_HELP = "record the run for Weights & Biases as well: offline in the run folder, unless WANDB_MODE says otherwise"
 _SNAPSHOT_HELP = "keep the history of CUDA's allocator over the first steps; `profile RUN` reads it"
 _TIMEOUT_HELP = "how long a rank waits for the others before the run is ended (default: 600)"
 _DETERMINISTIC_HELP = "equal runs give equal bits on GPUs too; slower"
@@ -200,6 +201,7 @@ def _add_watch_options(watch: "argparse._ArgumentGroup") -> None:
     add_number(watch, NUMBERS, "--profile-every", default=None, metavar="N", text=_PROFILE_HELP)
     watch.add_argument("--memory-snapshot", action="store_true", dest="has_memory_snapshot", help=_SNAPSHOT_HELP)
     watch.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's events there as well")
+    watch.add_argument("--wandb", metavar="PROJECT", help=_WANDB_HELP)
 
 
 def _add_checkpoint_options(group: "argparse._ArgumentGroup") -> None:

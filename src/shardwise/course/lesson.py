@@ -5,18 +5,8 @@ A lesson is data. How it looks in a terminal, as JSON, on a page or in a picture
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
-Cell = str | int | float | None
-"""The content of one cell of a table; ``None`` is an empty one."""
-Unit = Literal[
-    "", "count", "bytes", "decimal_bytes", "s", "time_units", "fraction", "ratio", "flop", "bytes_per_s", "number"
-]
-"""How a number is written: ``bytes`` in powers of two, ``decimal_bytes`` in powers of ten, ``number`` as it is, up to
-6 significant digits, and ``""`` for texts. ``time_units`` are steps of a simulation without a clock."""
-Verdict = Literal["right", "loose", "wrong", "unclear"]
-"""``loose``: true under a condition that was not said, or with a number that is only about right; ``unclear``: what was
-measured allows no verdict."""
+from shardwise.claims import Cell, Claim, Unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +80,6 @@ class Check:
     def holds(self) -> bool:
         """Whether the two agree."""
         return self.difference <= self.limit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A figure or sentence of a text, beside what the simulation computes."""
-
-    says: str
-    """The claim in our words."""
-    source: str
-    said: Cell
-    computed: Cell
-    unit: Unit = ""
-    verdict: Verdict
-    note: str = ""
-    """Why the claim is loose or wrong, and under which condition it would hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

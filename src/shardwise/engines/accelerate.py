@@ -14,6 +14,7 @@ PROFILE = replace(
     has_foreach_optimizer=True,
     ddp_copies_gradients=True,
     has_torch_norm_kernel=False,
+    has_fp32_adapters=True,
 )
 
 ENGINE = Engine(
@@ -29,5 +30,6 @@ ENGINE = Engine(
     default_zero_stage=3,
     has_sequence_parallel=False,
     has_optimizer_switch=True,
+    has_liger_kernels=True,
     source="huggingface/accelerate@16cb6eb src/accelerate/parallelism_config.py",
 )

@@ -62,6 +62,7 @@ ENGINE = Engine(
     optimizer_offload_stage=1,
     has_overlap_switch=True,
     has_small_shards=True,
+    has_liger_kernels=True,
     precision_notes={
         "fp8-mixed": "precision=fp8-mixed: deepspeed keeps 16-bit weights and gradients; only matrix products have 8 "
         "bits"

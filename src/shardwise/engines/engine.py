@@ -52,6 +52,8 @@ class Engine:
     """Whether tensor parallelism divides norms and residuals along the sequence by default."""
     foreign_vendors: frozenset[str] = frozenset()
     """Makers of accelerators that it does not run on."""
+    is_public: bool = True
+    """Whether people can get it; reports alone are public of others."""
     compiles: bool = False
     """Whether a run that does not say compiles its blocks with torch.compile (torchtitan ``CompileConfig.enable``,
     Accelerate's dynamo plugin and DeepSpeed's ``compile`` are off; Megatron has none)."""
@@ -68,6 +70,8 @@ class Engine:
     """Whether expert parallelism may borrow ranks of all replicas."""
     has_expert_tp: bool = False
     """Whether tensor parallelism inside experts has a degree of its own."""
+    keeps_experts_whole: bool = False
+    """Whether tensor parallelism leaves routed experts whole also where no expert parallelism divides them."""
     exchanges_heads: bool = False
     """Whether context parallelism exchanges stripes of the sequence for heads (Ulysses)."""
     optimizer_offload_stage: ZeroStage = 3
@@ -80,6 +84,8 @@ class Engine:
     """Whether reductions beside the backward pass can be turned on and off; torch's always are beside it."""
     has_optimizer_switch: bool = False
     """Whether the loop hands torch's AdamW its ``fused`` or leaves it out."""
+    has_liger_kernels: bool = False
+    """Whether Liger's kernels can stand for those of transformers' models."""
     has_async_tensor_parallel: bool = False
     """Whether collectives of sequence parallelism can run piece by piece under the products that need them."""
     has_deepep: bool = False

@@ -6,7 +6,8 @@ from shardwise.engines import accelerate
 from shardwise.engines.engine import Engine
 from shardwise.engines.torch_states import TORCH_STATES
 
-PROFILE = replace(accelerate.PROFILE, sharding="fsdp1", saves_gathered_input=False)
+# Its adapters widen whole blocks, which the memory counts by itself (``live_block_copies``).
+PROFILE = replace(accelerate.PROFILE, sharding="fsdp1", saves_gathered_input=False, has_fp32_adapters=False)
 
 ENGINE = Engine(
     profile=PROFILE,
@@ -24,5 +25,6 @@ ENGINE = Engine(
     foreign_vendors=frozenset(("Google",)),
     has_sequence_parallel=False,
     has_optimizer_switch=True,
+    has_liger_kernels=True,
     source="torch 2.13 distributed/fsdp/fully_sharded_data_parallel.py (ShardingStrategy, CPUOffload)",
 )

@@ -24,6 +24,7 @@ ENGINE = Engine(
     has_sequence_parallel=True,
     runs_torch_pipelines=True,
     has_optimizer_switch=True,
+    has_liger_kernels=True,
     has_async_tensor_parallel=True,
     has_small_shards=True,
     has_prefetch_units=True,

@@ -21,6 +21,7 @@ ENGINE = Engine(
     default_zero_stage=1,
     has_sequence_parallel=False,
     foreign_vendors=frozenset(("AMD", "Google", "Intel")),
+    is_public=False,
     has_expert_tp=True,
     has_deepep=True,
     # Sections 3.2.3 and 3.3.3.

@@ -20,6 +20,7 @@ LossKind = Literal[
     "torch_parallel",
     "huggingface",
     "vocab_parallel",
+    "vocab_parallel_upcast",
     "vocab_parallel_fused",
     "fused_in_place",
     "fused",
@@ -117,6 +118,9 @@ class EngineProfile:
         )
         return next((name for name in order if ATTENTION_KERNELS[name].computes(call)), "math")
 
+    has_fp32_adapters: bool = False
+    """Whether adapters are fp32 beside a base in 16 bits and cast their inputs (peft ``autocast_adapter_dtype``, on by
+    default)."""
     wraps_ends: bool | None = None
     """Whether the token table, and the final norm with the head, are FSDP units of their own where a recipe does not
     say; otherwise they are the root unit with whatever no block holds. ``None`` where that is no choice."""

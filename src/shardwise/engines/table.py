@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from shardwise.engines import accelerate, deepspeed, fsdp1, fsdp2, hai_llm, megatron, native, torchtitan
+from shardwise.engines import accelerate, deepspeed, fsdp1, fsdp2, hai_llm, megatron, nanotron, native, torchtitan
 from shardwise.engines.engine import Engine
 from shardwise.engines.profile import EngineProfile, StateBytes
 from shardwise.layout import Layout
@@ -19,6 +19,7 @@ EngineName = Literal[
     "fsdp1",
     "accelerate",
     "hai-llm",
+    "nanotron",
 ]
 OWN_ENGINE: EngineName = "native"
 """Our own trainer, which a plan gets that names no engine."""
@@ -33,6 +34,7 @@ ENGINES: Mapping[EngineName, Engine] = MappingProxyType(
         "fsdp1": fsdp1.ENGINE,
         "accelerate": accelerate.ENGINE,
         "hai-llm": hai_llm.ENGINE,
+        "nanotron": nanotron.ENGINE,
     }
 )
 

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from shardwise.exchange.names import View
 from shardwise.exchange.reading import Reading
-from shardwise.exchange.tools.others import llama_config
 from shardwise.families.catalogue import catalogue_name
+from shardwise.families.params_json import config_of_params
 
 ENDINGS = re.compile(r"-(instruct|base|hf|chat|it|v0\.\d|\d{4}|thinking)$")
 FLAVORS = {
@@ -27,10 +28,20 @@ def model_source(reading: Reading) -> str | Mapping[str, object] | None:
     """Return what ``read_model`` takes for the named model; ``None`` where the files name none that is known."""
     meta = next((view for view in reading.views if view.tool.name == "meta"), None)
     if meta is not None:
-        return llama_config(meta)
+        return _config_of(meta)
     named = reading.value("model")
     names = (catalogue_name(text) for text in _spellings(str(named))) if named is not None else ()
     return next((name for name in names if name is not None), None)
+
+
+def _config_of(meta: View) -> Mapping[str, object] | None:
+    """The config that a params.json describes; ``None`` where its vocabulary is left to a tokenizer."""
+    fields: dict[str, object] = {key: fact.value for key, fact in meta.by_key.items() if "." not in key}
+    experts = {key.removeprefix("moe."): fact.value for key, fact in meta.by_key.items() if key.startswith("moe.")}
+    if experts:
+        fields["moe"] = experts
+    sizes = [meta.number(key) or 0 for key in ("dim", "n_layers", "n_heads", "vocab_size")]
+    return config_of_params(fields) if min(sizes) > 0 else None
 
 
 def _spellings(text: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ with nothing reserved. Every difference below is the same plan predicted twice.
 from dataclasses import replace
 from math import ceil
 
+from shardwise.claims import Claim, near
 from shardwise.engines.table import state_bytes
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import engine_states, state_bytes_of, textbook_states
@@ -18,6 +19,7 @@ from shardwise.units import GB, format_count, format_gb, format_gib
 
 __all__ = ["seed_differences"]
 
+SOURCE = "the textbook convention"
 TRANSIENTS: tuple[MemoryComponent, ...] = ("gathered_parameters", "communication_buffers", "temporaries")
 
 
@@ -25,14 +27,28 @@ def seed_differences(plan: Plan) -> tuple[Finding, ...]:
     """One finding per term in which the textbook and the engine disagree, in reading order."""
     seed = predict_memory(replace(plan, recipe=replace(plan.recipe, convention="seed")))
     real = predict_memory(replace(plan, recipe=replace(plan.recipe, convention="engine")))
-    return (
+    pairs = (
         _totals(seed, real),
         _bytes_per_param(plan, seed.worst, real.worst),
         _fewest_gpus(plan, seed, real),
         _capacity(seed, real),
         _activations(plan, seed.worst, real.worst),
-        _left_out(real.worst),
     )
+    return (*map(_judged, pairs), _left_out(real.worst))
+
+
+def _judged(finding: Finding) -> Finding:
+    """A finding whose first number is the textbook's and whose second is the engine's, with a verdict on the first."""
+    textbook, engine = finding.numbers[:2]
+    claim = Claim(
+        says=f"{textbook.name}: {textbook.text}",
+        source=SOURCE,
+        said=textbook.text,
+        computed=engine.text,
+        verdict=near(textbook.value, engine.value),
+        note=finding.because,
+    )
+    return replace(finding, judged=claim)
 
 
 def _totals(seed: MemoryPrediction, real: MemoryPrediction) -> Finding:
@@ -109,8 +125,8 @@ def _activations(plan: Plan, seed: StageMemory, real: StageMemory) -> Finding:
         f"recompute={plan.recipe.recompute}.",
         numbers=(
             Quantity(name="textbook", value=textbook, unit="traffic_bytes"),
-            Quantity(name="textbook per layer", value=per_layer, unit="traffic_bytes"),
             Quantity(name="engine", value=engine, unit="traffic_bytes"),
+            Quantity(name="textbook per layer", value=per_layer, unit="traffic_bytes"),
         ),
         because="a block keeps about 17 tensors of the hidden width for backward, not four, unless it is recomputed; "
         f"{real.in_flight_micro_batches:g} micro-batches are in flight on the fullest stage",

@@ -9,7 +9,7 @@ from shardwise.explain.memory_findings import memory_findings
 from shardwise.explain.records import Explanation, Finding
 from shardwise.explain.time_findings import time_findings
 from shardwise.explain.told import told
-from shardwise.explain.world_sizes import hardware_changes, world_size_finding
+from shardwise.explain.world_sizes import hardware_changes, smallest_world, world_size_finding
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import Prediction
@@ -29,15 +29,20 @@ def explain(plan: Plan) -> Explanation:
     require_valid(plan)
     prediction = predict(plan)
     made: Predictions = {}
+    enough = None
     if prediction.fits and not prediction.memory.is_borderline:
         changes = faster_changes(plan, prediction, made=made)
     else:
-        changes = (*smallest_changes(plan, prediction, made=made), *hardware_changes(plan, prediction))
+        enough = smallest_world(plan, prediction)
+        changes = (
+            *smallest_changes(plan, prediction, made=made),
+            *hardware_changes(plan, prediction, enough=enough),
+        )
     findings = (
         _verdict(plan, prediction),
         *memory_findings(plan, prediction.memory),
         *time_findings(plan, prediction),
-        world_size_finding(plan, prediction),
+        world_size_finding(plan, prediction, enough=enough),
         *cautions(plan, prediction),
         *choice_findings(plan, prediction, made=made),
         *(seed_differences(plan) if plan.recipe.convention == "seed" else ()),

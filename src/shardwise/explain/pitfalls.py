@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 
+from shardwise.claims import Claim, Verdict, near
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_capacity_bytes, counted_quantity, counted_states
 from shardwise.explain.strategy_trials import StrategyTrial, pattern_words, trial_named
@@ -20,9 +21,13 @@ from shardwise.units import format_gib, format_percent, format_seconds
 
 __all__ = ["pitfalls"]
 
+SOURCE = "often said"
 SAME_FRACTION = 0.02
 """Predictions closer than this are called equal."""
 MOST_FRACTION = 0.75
+HALF = 0.5
+SLOWER_UPDATE_RATIO = 1.4
+"""An optimizer step that is 30 to 50 % slower."""
 STATES = " + ".join(f"memory.components_bytes.{name}" for name in ("parameters", "gradients", "optimizer"))
 EXPOSED = "time.components_s.exposed_communication"
 
@@ -64,15 +69,23 @@ def _on_one_gpu(question: Plan, alone: StrategyTrial) -> tuple[Finding, ...]:
         return ()
     states, capacity = counted_states(question).total_bytes, counted_capacity_bytes(question)
     held = (counted_quantity("states", question),)
+    is_enough: Verdict = "unclear" if alone.prediction is not None else "wrong"
     enough = (
         f"not needed here, undivided it needs {format_gib(alone.needed_bytes)} of {format_gib(capacity)}."
         if alone.prediction is not None
         else f"not with one GPU: {ceil(states / capacity)} of them would hold the states alone, fully sharded."
     )
     found: list[Finding | None] = [
-        _finding("FSDP is always better", f"not with one GPU, {format_gib(states)} of states stay either way.", held),
-        _finding("Sharding is enough", enough, held),
-        _finding("ZeRO-3 = free memory", "it frees nothing here: divided by one GPU, states stay what they are.", held),
+        _finding(
+            "FSDP is always better", "wrong", f"not with one GPU, {format_gib(states)} of states stay either way.", held
+        ),
+        _finding("Sharding is enough", is_enough, enough, held),
+        _finding(
+            "ZeRO-3 = free memory",
+            "wrong",
+            "it frees nothing here: divided by one GPU, states stay what they are.",
+            held,
+        ),
     ]
     base = _plainly(alone.plan)
     if base is not None:
@@ -100,10 +113,22 @@ def _predicted(plan: Plan) -> Predicted | None:
 
 
 def _finding(
-    said: str, verdict: str, numbers: tuple[Quantity, ...], suggestion: str = "", *, because: str = ""
+    said: str,
+    verdict: Verdict,
+    found: str,
+    numbers: tuple[Quantity, ...],
+    suggestion: str = "",
+    *,
+    because: str = "",
 ) -> Finding:
+    judged = Claim(says=said, source=SOURCE, said=said, computed=found, verdict=verdict, note=suggestion)
     return Finding(
-        topic="pitfall", claim=f'"{said}": {verdict}', numbers=numbers, because=because, suggestion=suggestion
+        topic="pitfall",
+        claim=f'"{said}": {found}',
+        numbers=numbers,
+        because=because,
+        suggestion=suggestion,
+        judged=judged,
     )
 
 
@@ -116,6 +141,7 @@ def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
     if undivided.prediction is None:
         return _finding(
             said,
+            "unclear",
             f"here there is no choice, data parallelism{experts} needs {format_gib(undivided.needed_bytes)} and does "
             "not fit; on a model that fits it would be the simpler one and move less.",
             (undivided.told("data parallel needs", "memory.needed_bytes", "bytes"),),
@@ -123,7 +149,7 @@ def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
     layout = replace(sharded.plan.layout, ep=undivided.plan.layout.ep)
     alike = _predicted(replace(undivided.plan, layout=layout))
     if alike is None:
-        return _finding(said, "false here, it breaks a rule where data parallelism fits.", ())
+        return _finding(said, "wrong", "false here, it breaks a rule where data parallelism fits.", ())
     numbers = (
         undivided.told("data parallel", "time.step_s", "s"),
         alike.told("FSDP with the same micro-batch and recomputation", "time.step_s", "s"),
@@ -132,18 +158,20 @@ def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
     )
     rest: tuple[Quantity, ...] = ()
     ratio = numbers[1].value / numbers[0].value
+    verdict: Verdict
     alone = "data parallelism fits, and with the same micro-batch and recomputation"
     if ratio > 1 + SAME_FRACTION:
-        verdict = f"false here, {alone} FSDP takes {format_percent(ratio - 1)} longer"
+        verdict, words = "wrong", f"false here, {alone} FSDP takes {format_percent(ratio - 1)} longer"
     elif ratio < 1 - SAME_FRACTION:
-        verdict = f"true here, although {alone} FSDP takes {format_percent(1 - ratio)} less"
+        verdict, words = "right", f"true here, although {alone} FSDP takes {format_percent(1 - ratio)} less"
     else:
-        verdict = f"not here, {alone} both are equally fast and data parallelism is simpler"
+        verdict, words = "loose", f"not here, {alone} both are equally fast and data parallelism is simpler"
     if sharded.step_s < undivided.step_s * (1 - SAME_FRACTION):
         best = sharded.told("FSDP at its best", "time.step_s", "s")
         rest = (best,)
-        verdict += f"; the memory it frees makes it {undivided.step_s / best.value:.2f} times as fast at its best"
-    return _finding(said, f"{verdict}.", (*numbers, *rest))
+        verdict = "loose" if verdict == "wrong" else verdict
+        words += f"; the memory it frees makes it {undivided.step_s / best.value:.2f} times as fast at its best"
+    return _finding(said, verdict, f"{words}.", (*numbers, *rest))
 
 
 def _zero_3_is_free_memory(case: _Case) -> Finding | None:
@@ -158,11 +186,13 @@ def _zero_3_is_free_memory(case: _Case) -> Finding | None:
     field = "memory.needed_bytes"
     saved = compared("saved", first.told("", field, "bytes"), case.base.told("", field, "bytes"), "bytes")
     longer = compared("longer", case.base.told("", "time.step_s", "s"), first.told("", "time.step_s", "s"), "s")
+    before_s = first.prediction.time.step_s
     sent = case.base.told("ZeRO-3 sends", payload_field(case.base.prediction), "traffic_bytes")
     before = first.told(f"ZeRO-{stage} sends", payload_field(first.prediction), "traffic_bytes")
     cost = f"{longer.text} longer" if longer.value > 0 else f"{format_seconds(-longer.value)} shorter"
     return _finding(
         "ZeRO-3 = free memory",
+        "loose" if longer.value <= SAME_FRACTION * before_s else "wrong",
         f"it saves {saved.text} a GPU over ZeRO-{stage} and sends {sent.value / before.value:.2f} times as many bytes "
         f"({sent.text}); the step is predicted {cost}.",
         (
@@ -189,19 +219,20 @@ def _sharding_is_enough(question: Plan, trials: _Trials) -> Finding:
     said = "Sharding is enough"
     others = [one for one in trials if one.prediction is not None and one not in alone]
     if not fitting:
-        verdict = "false here, no layout that divides states alone fits or keeps the rules"
-        verdict += f"; {others[0].strategy.name} does." if others else ", and no other does either."
-        return _finding(said, verdict, numbers)
+        words = "false here, no layout that divides states alone fits or keeps the rules"
+        words += f"; {others[0].strategy.name} does." if others else ", and no other does either."
+        return _finding(said, "wrong", words, numbers)
     best = min(fitting, key=lambda one: one.step_s)
     faster = [one for one in others if one.step_s < best.step_s * (1 - SAME_FRACTION)]
-    verdict = (
+    words = (
         f"it fits, but {faster[0].strategy.name} is {best.step_s / faster[0].step_s:.2f} times as fast."
         if faster
         else f"true here, {best.strategy.name} is as fast as anything that divides the model."
     )
     return _finding(
         said,
-        verdict,
+        "loose" if faster else "right",
+        words,
         numbers,
         "beyond one sequence a GPU, and for sequences too long for one, the model itself has to be divided",
     )
@@ -218,6 +249,7 @@ def _more_gpus_less_memory(case: _Case) -> Finding | None:
     part = sharded.told("sharded", "memory.needed_bytes", "bytes")
     return _finding(
         "More GPUs mean less memory on each",
+        "loose",
         f"only with sharding: {whole.text} with data parallelism, however many GPUs, and {part.text} sharded over "
         f"{case.question.cluster.num_gpus}.",
         (whole, part),
@@ -239,6 +271,7 @@ def _pipelines_cut_activations(case: _Case) -> Finding | None:
     word = "false here" if first.value > kept.value * (1 - SAME_FRACTION) else little
     return _finding(
         "Pipeline parallelism cuts activation memory",
+        "wrong" if word == "false here" else "loose",
         f"{word}: with the same micro-batch and recompute={case.base.plan.recipe.recompute} the first stage holds "
         f"{first.text} of activations and the last {last.text}, against {kept.text} without stages "
         f"({short_layout(trial.plan)}).",
@@ -257,6 +290,7 @@ def _mixed_precision_halves(case: _Case) -> Finding | None:
     needed = [one.told("needed", "memory.needed_bytes", "bytes") for one in (full, case.base)]
     return _finding(
         "Mixed precision halves the memory",
+        near(HALF, needed[1].value / needed[0].value),
         f"states go from {states[0].text} to {states[1].text} a GPU, all that is needed from {needed[0].text} to "
         f"{needed[1].text}, {needed[1].value / needed[0].value:.2f} times.",
         (_step_ratio("step, over that in fp32", case.base, full), *states, *needed),
@@ -273,15 +307,18 @@ def _checkpointing_makes_it_fit(case: _Case) -> Finding | None:
     full = case.varied(recipe=replace(case.base.plan.recipe, recompute="full"))
     if plain is None or full is None:
         return None
-    helped = "true here" if full.prediction.fits else "not enough here"
-    verdict = "not needed here, it fits without" if plain.prediction.fits else helped
+    verdict: Verdict
+    verdict, words = ("right", "true here") if full.prediction.fits else ("wrong", "not enough here")
+    if plain.prediction.fits:
+        verdict, words = "unclear", "not needed here, it fits without"
     without, with_it = (
         one.told(name, "memory.needed_bytes", "bytes") for name, one in (("without", plain), ("with", full))
     )
     longer = _step_ratio("step, over that without", full, plain)
     return _finding(
         "Activation checkpointing makes it fit",
-        f"{verdict}: {without.text} without, {with_it.text} with, of "
+        verdict,
+        f"{words}: {without.text} without, {with_it.text} with, of "
         f"{format_gib(full.prediction.memory.capacity_bytes)}; the step takes {longer.value:.2f} times as long.",
         (without, with_it, longer, full.told("capacity", "memory.capacity_bytes", "bytes")),
         "it divides activations only; states that do not fit stay",
@@ -299,6 +336,7 @@ def _offload_is_a_little_slower(case: _Case) -> Finding | None:
     longer = _step_ratio("step, over that without", offloaded, case.base)
     return _finding(
         "Offloading makes optimizer steps 30 to 50% slower",
+        near(SLOWER_UPDATE_RATIO, slow.value / update.value),
         f"here the update goes from {update.text} to {slow.text}, and the step takes {longer.value:.2f} times as long.",
         (
             offloaded.told("a GPU then needs", "memory.needed_bytes", "bytes"),
@@ -332,16 +370,17 @@ def _tensor_parallel_across_nodes(case: _Case) -> Finding | None:
     fitting = find(case.question, bounds).evaluation.fitting
     said = "Tensor parallelism stays inside a node"
     if not fitting:
-        return _finding(said, "as it must here, no wider layout keeps the rules and fits.", ())
+        return _finding(said, "right", "as it must here, no wider layout keeps the rules and fits.", ())
     best = min(fitting, key=lambda one: one.prediction.time.step_s)
     wide = Predicted(plan=best.plan, prediction=best.prediction)
     ratio = _step_ratio(
         "step, over that inside a node", wide, Predicted(plan=inside.plan, prediction=inside.prediction)
     )
-    verdict = "true here" if ratio.value > 1 else "not necessary here"
+    words = "true here" if ratio.value > 1 else "not necessary here"
     return _finding(
         said,
-        f"{verdict}: across nodes ({short_layout(best.plan)}) the step takes {ratio.value:.2f} times that inside a "
+        "right" if ratio.value > 1 else "wrong",
+        f"{words}: across nodes ({short_layout(best.plan)}) the step takes {ratio.value:.2f} times that inside a "
         "node, with the same micro-batch and recomputation.",
         (wide.told("exposed communication", EXPOSED, "s"), ratio),
     )
@@ -369,6 +408,7 @@ def _scaling_is_linear(case: _Case) -> Finding | None:
     efficiency = compared("rate per GPU, over that of one node", *rates, "fraction")
     return _finding(
         "N GPUs process N times more data",
+        near(1.0, efficiency.value),
         f"with the same work on each GPU {cluster.num_gpus} GPUs reach {format_percent(efficiency.value)} of the "
         f"rate per GPU of {num_gpus}.",
         (case.base.told("exposed communication", EXPOSED, "s"), efficiency),

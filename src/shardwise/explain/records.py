@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from shardwise.claims import Claim
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.units import Bytes, Seconds, format_count, format_gb, format_gib, format_seconds
@@ -68,6 +69,8 @@ class Finding:
     because: str = ""
     suggestion: str = ""
     """Empty when there is nothing to do."""
+    judged: Claim | None = None
+    """What is often said about it, with the verdict; ``None`` where the finding is about no such sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

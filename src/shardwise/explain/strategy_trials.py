@@ -158,7 +158,7 @@ def _model_parallel(question: Plan) -> Iterator[Strategy]:
 
 
 def _try(strategy: Strategy, question: Plan) -> StrategyTrial:
-    found = find(question, strategy.bounds)
+    found = find(question, strategy.bounds, is_brief=True)
     fitting = found.evaluation.fitting
     if fitting:
         best = min(fitting, key=lambda evaluated: evaluated.prediction.time.step_s)

@@ -23,14 +23,20 @@ from shardwise.search.clusters import (
 )
 from shardwise.units import format_gib
 
-__all__ = ["hardware_changes", "world_size_finding"]
+__all__ = ["hardware_changes", "smallest_world", "world_size_finding"]
 
 GPU_FACTORS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 MAX_HARDWARE_CHANGES = 3
 
 
-def world_size_finding(plan: Plan, prediction: Prediction) -> Finding:
-    """How few GPUs could hold the states, and how many hold this plan."""
+def world_size_finding(plan: Plan, prediction: Prediction, *, enough: VerifiedChange | None = None) -> Finding:
+    """How few GPUs could hold the states, and how many hold this plan.
+
+    Args:
+        plan: the plan that is explained.
+        prediction: its prediction.
+        enough: what :func:`smallest_world` found where the plan does not fit.
+    """
     states = counted_states(plan)
     capacity = prediction.memory.capacity_bytes
     fewest = ceil(states.total_bytes / capacity)
@@ -47,7 +53,6 @@ def world_size_finding(plan: Plan, prediction: Prediction) -> Finding:
             numbers=numbers,
             because=because,
         )
-    enough = smallest_world(plan, prediction)
     if enough is None:
         claim = f"States alone need at least {fewest} of these GPUs; no larger cluster helps this layout by itself."
         return Finding(
@@ -72,9 +77,11 @@ def smallest_world(plan: Plan, prediction: Prediction) -> VerifiedChange | None:
     return None
 
 
-def hardware_changes(plan: Plan, prediction: Prediction) -> tuple[VerifiedChange, ...]:
-    """Larger hosts, more nodes, or the next bigger GPUs, as far as they make the plan fit."""
-    found = [change for change in (smallest_world(plan, prediction),) if change is not None]
+def hardware_changes(
+    plan: Plan, prediction: Prediction, *, enough: VerifiedChange | None
+) -> tuple[VerifiedChange, ...]:
+    """Larger hosts, more nodes (``enough``), or the next bigger GPUs, as far as they make the plan fit."""
+    found = [enough] if enough is not None else []
     edits = _bigger_gpus(plan) if prediction.memory.fits_host else _roomier_hosts(plan, prediction)
     for edit in edits:
         change = verify(edit, prediction=prediction)

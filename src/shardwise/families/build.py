@@ -6,10 +6,13 @@ from difflib import get_close_matches
 
 from shardwise.errors import ModelError
 from shardwise.families.config import TRAINED_NUMBERS, ModelConfig, with_nested_fields, with_our_spelling
-from shardwise.families.defaults import family_defaults
+from shardwise.families.defaults import family_defaults, null_means_default
 from shardwise.families.generic import OPTIONAL_FIELDS, REQUIRED_FIELDS
+from shardwise.families.installed_class import can_ask, class_model
+from shardwise.families.params_json import config_of_params, is_params_json
 from shardwise.families.table import FAMILIES, NESTED_FIELDS, SAME_AS, Family
 from shardwise.families.wrappers import (
+    DEFAULT_TOWER_SENTENCE,
     NO_AUDIO_SENTENCE,
     NO_LANGUAGE_MODEL,
     NO_TOWER_SENTENCE,
@@ -17,6 +20,7 @@ from shardwise.families.wrappers import (
     WRAPPERS,
     Wrapper,
     attach,
+    ties,
     uncounted_sentence,
     wrapped_text,
 )
@@ -30,7 +34,7 @@ SIZE_FIELDS = (
     "intermediate_size",
     "vocab_size",
 )
-EXPERT_FIELDS = ("num_experts", "moe_intermediate_size")
+EXPERT_FIELDS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
 """Fields that decide a model's size: when the family fills one in, the user is told."""
 TYING_FIELD = "tie_word_embeddings"
 """The user is never told of this field: transformers writes it only where it differs from the family's default."""
@@ -42,6 +46,8 @@ Fields = Mapping[str, object]
 
 def build_model(fields: Fields) -> ModelSpec:
     """The model a config describes."""
+    if is_params_json(fields):
+        fields = config_of_params(fields)
     model_type = model_type_of(fields)
     if model_type in NO_LANGUAGE_MODEL:
         raise unknown_family(model_type)
@@ -51,7 +57,12 @@ def build_model(fields: Fields) -> ModelSpec:
         wrapper_type = _type_of_architecture(fields.get("architectures"))
     if wrapper_type in WRAPPERS:
         return replace(_wrapped(fields, wrapper_type, text), model_type=model_type)
-    if text is not None and with_our_spelling(fields).get("hidden_size") is None:
+    is_wrapper = text is not None and with_our_spelling(fields).get("hidden_size") is None
+    if SAME_AS.get(model_type, model_type) not in FAMILIES:
+        found = class_model(fields, model_type) if can_ask() else None
+        if found is not None:
+            return found
+    if text is not None and is_wrapper:
         return _unknown_wrapper(fields, model_type, text)
     spec = _single(config_of(fields, model_type))
     other = contradicting_class(fields)
@@ -82,9 +93,11 @@ def two_names_sentence(other: str, model_type: str) -> str:
 
 
 def config_of(fields: Fields, model_type: str, path: str = "") -> ModelConfig:
-    """The config with the family's defaults under it."""
+    """The config with the family's defaults under it, also where it has a null that the family takes for no value."""
     family = SAME_AS.get(model_type, model_type)
-    return ModelConfig(model_type, with_our_spelling(fields), family_defaults(family), path)
+    empty = null_means_default(family)
+    given = {name: value for name, value in with_our_spelling(fields).items() if value is not None or name not in empty}
+    return ModelConfig(model_type, given, family_defaults(family), path)
 
 
 def model_type_of(fields: Fields) -> str:
@@ -114,11 +127,9 @@ def model_type_of(fields: Fields) -> str:
 
 def _type_of_architecture(architectures: object) -> str:
     """``LlamaForCausalLM`` names ``llama``; empty when no family matches."""
-    if not isinstance(architectures, list | tuple) or not architectures or not isinstance(architectures[0], str):
-        return ""
-    stem = architectures[0].split("For")[0].removesuffix("LMHeadModel").removesuffix("Model").casefold()
+    stem = _named_class({"architectures": architectures}).split("For")[0].removesuffix("LMHeadModel")
     known = {_plain(name): name for name in (*NO_LANGUAGE_MODEL, *SAME_AS, *WRAPPERS, *FAMILIES)}
-    return known.get(stem, "")
+    return known.get(_plain(stem.removesuffix("Model")), "")
 
 
 def _plain(name: str) -> str:
@@ -145,13 +156,15 @@ def unknown_family(model_type: str) -> ModelError:
     known = sorted({*FAMILIES, *SAME_AS, *WRAPPERS} - {"generic"})
     near = get_close_matches(model_type, known, n=3, cutoff=0.5)
     hint = f"; the closest known families are {', '.join(near)}" if near else f"; {len(known)} families are known"
+    describe = (
+        f'set "model_type": "generic" and give {", ".join(REQUIRED_FIELDS)} '
+        f"(optionally {', '.join(OPTIONAL_FIELDS)}); it cannot be trained here"
+    )
+    install = "" if can_ask() else "pip install transformers torch, with which the class itself is counted; or "
     return ModelError(
         f'the model family "{" ".join(model_type.split()):.60}" is not known{hint}',
         code="model-unknown-family",
-        fix=(
-            f'to plan it, set "model_type": "generic" and give {", ".join(REQUIRED_FIELDS)} '
-            f"(optionally {', '.join(OPTIONAL_FIELDS)}); it cannot be trained here"
-        ),
+        fix=f"to plan it, {install}{describe}",
     )
 
 
@@ -162,9 +175,22 @@ def _filled_in(config: ModelConfig, family: Family, spec: ModelSpec) -> tuple[st
     others = sorted(set(config.defaults) - set(config.given) - set(sizes) - {TYING_FIELD})
     missing += [name for name in others if _decides(config, name, family, spec.num_params)]
     if not missing:
-        return ()
+        return _usual_shapes(config)
     values = ", ".join(f"{name} {config.defaults[name]}" for name in missing)
-    return (f"the config does not say it, so the defaults of {config.model_type} were taken: {values}",)
+    told = f"the config does not say it, so the defaults of {config.model_type} were taken: {values}"
+    return (told, *_usual_shapes(config))
+
+
+def _usual_shapes(config: ModelConfig) -> tuple[str, ...]:
+    """One sentence when sizes of a generic description follow from others."""
+    if config.model_type != "generic":
+        return ()
+    taken = []
+    if config.value("intermediate_size") is None and config.value("moe_intermediate_size") is None:
+        taken.append(f"intermediate_size {4 * config.count('hidden_size')} (four times hidden_size)")
+    if config.value("num_key_value_heads") is None and config.value("kv_lora_rank") is None:
+        taken.append(f"num_key_value_heads {config.count('num_attention_heads')} (one for each head)")
+    return (f"the config does not say it, so it was taken: {', '.join(taken)}",) if taken else ()
 
 
 def _decides(config: ModelConfig, name: str, family: Family, num_params: int) -> bool:
@@ -181,20 +207,43 @@ def _decides(config: ModelConfig, name: str, family: Family, num_params: int) ->
 
 def _wrapped(fields: Fields, model_type: str, nested: Fields | None) -> ModelSpec:
     wrapper, outer = WRAPPERS[model_type], config_of(fields, model_type)
-    text = _text_config(fields, model_type, wrapper, nested)
-    is_tied = outer.flag("tie_word_embeddings")
-    if wrapper.text_decides_tying:
-        is_tied = is_tied or text.flag("tie_word_embeddings")
-    spec = _single(text.with_values(tie_word_embeddings=is_tied))
+    is_flat = with_our_spelling(fields).get("hidden_size") is not None
+    text = _text_config(fields, model_type, wrapper, nested if is_flat else outer.nested("text_config") or nested)
+    is_tied = ties(wrapper, outer, text)
+    named = _named_class(fields)
+    spec = _single(text.with_values(tie_word_embeddings=is_tied, architectures=[named] if named else None))
+    if is_text_alone(named, model_type, wrapper):
+        return spec
     if outer.nested("audio_config") is not None:
         spec = replace(spec, assumptions=(*spec.assumptions, NO_AUDIO_SENTENCE))
-    vision = outer.nested("vision_config")
-    if vision is None:
-        return replace(spec, assumptions=(*spec.assumptions, NO_TOWER_SENTENCE))
+    vision, sentence = outer.nested("vision_config"), ""
+    if not outer.is_given("vision_config"):
+        has_tower = wrapper.has_default_tower and named and not named.endswith("ForCausalLM")
+        sentence = DEFAULT_TOWER_SENTENCE if has_tower else NO_TOWER_SENTENCE
+        spec = replace(spec, assumptions=(*spec.assumptions, sentence))
+        vision = vision or {}
+    if sentence == NO_TOWER_SENTENCE or vision is None:
+        return spec
     vision_type = vision.get("model_type")
     if not isinstance(vision_type, str) or vision_type in ("", model_type):
         vision_type = wrapper.vision_type
     return attach(spec, outer, wrapper, config_of(vision, vision_type, "vision_config."))
+
+
+def _named_class(fields: Fields) -> str:
+    """The class that the config names first; empty where it names none."""
+    named = fields.get("architectures")
+    return named[0] if isinstance(named, list | tuple) and named and isinstance(named[0], str) else ""
+
+
+def is_text_alone(name: str, model_type: str, wrapper: Wrapper) -> bool:
+    """Whether a class is the language model of a wrapper without its image part.
+
+    Classes for generation that bear the name of another family, such as ``LlavaLlamaForCausalLM``, hold both.
+    """
+    stem, is_causal = name.removesuffix("ForCausalLM"), name.endswith("ForCausalLM")
+    own = {_plain(kind).removesuffix("text") for kind in (model_type, wrapper.text_type)}
+    return name.endswith("TextModel") or (is_causal and _plain(stem) in own)
 
 
 def _text_config(fields: Fields, model_type: str, wrapper: Wrapper, nested: Fields | None) -> ModelConfig:
@@ -211,6 +260,8 @@ def _text_config(fields: Fields, model_type: str, wrapper: Wrapper, nested: Fiel
 def _unknown_wrapper(fields: Fields, model_type: str, nested: Fields) -> ModelSpec:
     """A wrapper nobody here knows around a language model that is known: only the latter is counted."""
     path = next(f"{name}." for name in TEXT_FIELDS if isinstance(fields.get(name), Mapping))
-    inner = build_model(nested) if wrapped_text(nested) else _single(config_of(nested, model_type_of(nested), path))
+    text = config_of(nested, model_type_of(nested), path)
+    text = text.with_values(tie_word_embeddings=ties(None, config_of(fields, model_type), text))
+    inner = build_model(nested) if wrapped_text(nested) else _single(text)
     sentence = uncounted_sentence(f"vision or audio part of {model_type}")
     return replace(inner, model_type=model_type, assumptions=(*inner.assumptions, sentence))

@@ -53,6 +53,8 @@ def expert_part(config: ModelConfig, style: ExpertStyle) -> FeedForward:
     """Router, routed experts and shared experts of one block."""
     hidden_size, width = config.count("hidden_size"), config.count(style.width)
     num_experts, top_k = config.count("num_experts"), config.count("num_experts_per_tok")
+    if not config.is_given("num_experts_per_tok"):
+        top_k = min(top_k, num_experts)
     if top_k > num_experts:
         raise ModelError(
             f"a token cannot pass through {top_k} of {num_experts} experts",

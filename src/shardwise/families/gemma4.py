@@ -43,13 +43,13 @@ def gemma4_text(config: ModelConfig) -> ModelSpec:
         config,
         layers=repeat_layers(kinds, lambda kind: _layer(config, kind)),
         embeddings=token_table("model.embed_tokens", config.count("vocab_size"), hidden_size)
-        + _per_layer_tables(config),
+        + per_layer_tables(config),
         final=norm("model.norm", hidden_size),
         head=language_head(config, "lm_head", hidden_size),
     )
 
 
-def _per_layer_tables(config: ModelConfig) -> Weights:
+def per_layer_tables(config: ModelConfig) -> Weights:
     """A second, narrow token vector for every layer (the E2B and E4B models)."""
     width = config.count_or_zero("hidden_size_per_layer_input")
     if not width:
@@ -69,7 +69,7 @@ def _layer(config: ModelConfig, kind: Gemma4Kind) -> LayerSpec:
     hidden_size = config.count("hidden_size")
     names: tuple[str, ...] = SANDWICH_NORMS
     attention = _attention(config, is_global=kind.window is None, window=kind.window)
-    weights = _attention_weights(config, attention, kind)
+    weights = shared_key_attention_weights(config, attention, kind)
     width = config.count("intermediate_size")
     if kind.reuses_keys and config.flag("use_double_wide_mlp"):
         width *= 2
@@ -112,7 +112,8 @@ def _attention(config: ModelConfig, *, is_global: bool, window: int | None) -> A
     return attention_of(config, window=window, has_qk_norm=True)
 
 
-def _attention_weights(config: ModelConfig, attention: AttentionSpec, kind: Gemma4Kind) -> Weights:
+def shared_key_attention_weights(config: ModelConfig, attention: AttentionSpec, kind: Gemma4Kind) -> Weights:
+    """Attention weights of a block, which has none for keys and values where it reuses those of an earlier block."""
     hidden_size, head_dim, bias = config.count("hidden_size"), attention.head_dim, config.flag("attention_bias")
     kv_heads = attention.num_key_value_heads
     query_size, kv_size = attention.num_attention_heads * head_dim, kv_heads * head_dim

@@ -29,6 +29,7 @@ from shardwise.families.experts import (
     sparse,
 )
 from shardwise.families.gpt_styles import UP_DOWN
+from shardwise.families.llama_styles import NO_BIAS
 from shardwise.families.moe_styles import QWEN_EXPERTS, granite_feed_forward
 from shardwise.families.state_space import (
     HYBRID_FIELDS,
@@ -36,6 +37,7 @@ from shardwise.families.state_space import (
     Mixer,
     expanded_size,
     gated_delta_net,
+    lightning_attention,
     mamba1,
     mamba2,
 )
@@ -154,6 +156,12 @@ def _qwen_mixers(config: ModelConfig) -> tuple[MixerWord, ...]:
     return tuple(words[bool((index + 1) % every)] for index in range(num_layers(config)))
 
 
+def _minimax_mixers(config: ModelConfig) -> tuple[MixerWord, ...]:
+    listed = _listed_mixers(config, "layer_types")
+    words: tuple[MixerWord, MixerWord] = ("recurrent", "attention")
+    return listed or tuple(words[(index + 1) % 2] for index in range(num_layers(config)))
+
+
 def _query_gate(config: ModelConfig, attention: AttentionSpec) -> Weights:
     """The gate on the attention output, which the file keeps as the second half of ``q_proj``."""
     shape = (attention.num_attention_heads * attention.head_dim, config.count("hidden_size"))
@@ -198,6 +206,14 @@ QWEN3_5 = Hybrid(
         recurrent=lambda config: gated_delta_net(config, has_joint_inputs=False),
     )
 )
+MINIMAX = Hybrid(
+    HybridStyle(
+        decoder=NO_BIAS,
+        mixers=_minimax_mixers,
+        recurrent=lightning_attention,
+        sparse=sparse(ExpertStyle(width="intermediate_size")),
+    )
+)
 QWEN3_5_MOE = Hybrid(replace(QWEN3_5.style, sparse=sparse(QWEN_EXPERTS)))
 
 
@@ -230,8 +246,11 @@ _NEMOTRON_STYLE = replace(
 
 
 def nemotron_h(config: ModelConfig) -> ModelSpec:
-    """Nemotron-H and Nemotron 3: every block is one of Mamba 2, attention, a feed-forward part or experts."""
-    hidden_size = config.count("hidden_size")
+    """Nemotron-H and Nemotron 3: every block is one of Mamba 2, attention, a feed-forward part or experts.
+
+    The class of transformers keeps head and token table apart whatever the config says.
+    """
+    config, hidden_size = config.with_values(tie_word_embeddings=False), config.count("hidden_size")
     return language_model(
         config,
         layers=repeat_layers(_nemotron_words(config), lambda word: _nemotron_layer(config, word)),

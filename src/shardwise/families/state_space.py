@@ -1,9 +1,9 @@
 """Selective state spaces (Mamba 1 and 2) and gated delta nets: the mixers, and the models made of nothing else."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
-from shardwise.families.assembly import language_head, language_model, num_layers, repeat_layers
+from shardwise.families.assembly import head_dim_of, language_head, language_model, num_layers, repeat_layers
 from shardwise.families.blocks import Weights, convolution, norm, projection, token_table, vector
 from shardwise.families.config import Flag, ModelConfig
 from shardwise.model import AttentionSpec, LayerSpec, MambaSpec, ModelSpec, Weight
@@ -24,6 +24,8 @@ class MambaFields:
     state: str = "mamba_d_state"
     conv: str = "mamba_d_conv"
     expand: str = "mamba_expand"
+    width: str = ""
+    """The field of the inner width itself, in families that have one."""
     rank: str = "mamba_dt_rank"
     heads: str = "mamba_n_heads"
     head_dim: str = "mamba_d_head"
@@ -47,8 +49,9 @@ MAMBA_FIELDS = MambaFields(
 
 
 def expanded_size(config: ModelConfig, fields: MambaFields) -> int:
-    """Inner width of a Mamba mixer: the expansion factor times the hidden size."""
-    return max(1, int(config.number(fields.expand, otherwise=2.0) * config.count("hidden_size")))
+    """Inner width of a Mamba mixer: its own field where the family has one, or the expansion times the hidden size."""
+    width = config.optional_count(fields.width) if fields.width else None
+    return width or max(1, int(config.number(fields.expand, otherwise=2.0) * config.count("hidden_size")))
 
 
 def mamba1(config: ModelConfig, prefix: str, fields: MambaFields, *, has_inner_norms: bool = False) -> Mixer:
@@ -145,9 +148,28 @@ def gated_delta_net(config: ModelConfig, *, has_joint_inputs: bool) -> Mixer:
     return Mixer(spec, weights)
 
 
+def lightning_attention(config: ModelConfig) -> Mixer:
+    """Lightning attention, the linear attention of MiniMax-01, described as a Mamba 2 mixer of its state shape.
+
+    Source: MiniMax 2025, arXiv:2501.08313, section 2.2; transformers 5.24.0, ``MiniMaxLightningAttention``.
+    """
+    hidden_size, heads, head_dim = config.count("hidden_size"), config.count("num_attention_heads"), head_dim_of(config)
+    inner = heads * head_dim
+    weights = (
+        projection("self_attn.qkv_proj", (3 * inner, hidden_size), "column")
+        + projection("self_attn.output_gate", (inner, hidden_size), "column")
+        + norm("self_attn.norm", inner, split="column")
+        + projection("self_attn.out_proj", (hidden_size, inner), "row")
+    )
+    spec = MambaSpec(
+        version=2, intermediate_size=inner, state_size=head_dim, conv_kernel=1, time_step_rank=0, num_heads=heads
+    )
+    return Mixer(spec, weights)
+
+
 def mamba(config: ModelConfig) -> ModelSpec:
-    """Mamba and Falcon Mamba: nothing but Mamba 1 mixers."""
-    return _pure(config, mamba1(config, "mixer", MAMBA_FIELDS))
+    """Mamba and Falcon Mamba: nothing but Mamba 1 mixers, as wide as ``intermediate_size`` says where it is given."""
+    return _pure(config, mamba1(config, "mixer", replace(MAMBA_FIELDS, width="intermediate_size")))
 
 
 def mamba_2(config: ModelConfig) -> ModelSpec:

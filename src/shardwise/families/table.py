@@ -8,8 +8,11 @@ from shardwise.families.cross_attention import mllama_text
 from shardwise.families.decoder import LLAMA, DenseDecoder
 from shardwise.families.encoder import BERT, DISTILBERT, ELECTRA, ROBERTA, modernbert
 from shardwise.families.encoder_decoder import BART, MBART, t5, umt5
+from shardwise.families.falcon_h1 import falcon_h1
+from shardwise.families.gemma3n import gemma3n_text
 from shardwise.families.gemma4 import gemma4_text
 from shardwise.families.generic import generic
+from shardwise.families.lfm2 import lfm2
 from shardwise.model import ModelSpec
 
 Family = Callable[[ModelConfig], ModelSpec]
@@ -40,6 +43,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma": DenseDecoder(llama_styles.GEMMA),
     "gemma2": DenseDecoder(llama_styles.GEMMA2),
     "gemma3_text": DenseDecoder(llama_styles.GEMMA3),
+    "gemma3n_text": gemma3n_text,
     "gemma4_text": gemma4_text,
     "vaultgemma": DenseDecoder(llama_styles.VAULTGEMMA),
     "phi3": DenseDecoder(llama_styles.PHI3),
@@ -85,6 +89,7 @@ FAMILIES: Mapping[str, Family] = {
     "llama4_text": moe_styles.LLAMA4,
     "gpt_oss": moe_styles.GPT_OSS,
     "glm4_moe": moe_styles.glm4_moe,
+    "glm4v_moe_text": moe_styles.glm4_moe,
     "solar_open": moe_styles.SOLAR_OPEN,
     "dots1": moe_styles.DOTS1,
     "deepseek": moe_styles.DEEPSEEK_V1,
@@ -106,6 +111,9 @@ FAMILIES: Mapping[str, Family] = {
     "bamba": hybrid.BAMBA,
     "granitemoehybrid": hybrid.granite_moe_hybrid,
     "nemotron_h": hybrid.nemotron_h,
+    "lfm2": lfm2,
+    "falcon_h1": falcon_h1,
+    "minimax": hybrid.MINIMAX,
     "qwen3_next": hybrid.QWEN3_NEXT,
     "qwen3_5_text": hybrid.QWEN3_5,
     "qwen3_5_moe_text": hybrid.QWEN3_5_MOE,

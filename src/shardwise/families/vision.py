@@ -203,6 +203,29 @@ def _qwen_merger(config: ModelConfig, prefix: str, size: int, out_size: int) -> 
     )
 
 
+def glm4v(config: ModelConfig, prefix: str) -> Tower:
+    """GLM-4.5V: RMSNorm, gated parts as wide as the output, a convolution that merges patches, a gated merger.
+
+    Source: transformers 5.24.0, ``Glm4vMoeVisionModel``.
+    """
+    size, out, merge = config.count("hidden_size"), config.count("out_hidden_size"), config.count("spatial_merge_size")
+    layer = (
+        norms(("norm1", "norm2"), size)
+        + projection("attn.qkv", (3 * size, size), "column", bias=config.flag("attention_bias"))
+        + projection("attn.proj", (size, size), "row")
+        + mlp_weights("mlp", size, out)
+    )
+    weights = position_table(f"{prefix}.embeddings.position_embedding", image_patches(config), size)
+    weights += _video_patches(config, prefix, size, bias=True) + _repeat(
+        f"{prefix}.blocks", _depth(config, "depth"), layer
+    )
+    weights += norms((f"{prefix}.post_conv_layernorm", f"{prefix}.post_layernorm"), size)
+    weights += convolution(f"{prefix}.downsample", (out, size, merge, merge), bias=True)
+    weights += projection(f"{prefix}.merger.proj", (out, out), "column")
+    weights += norm(f"{prefix}.merger.post_projection_norm", out, bias=True)
+    return Tower(weights + mlp_weights(f"{prefix}.merger", out, config.count("intermediate_size")), out)
+
+
 def llama4_vision(config: ModelConfig, prefix: str) -> Tower:
     """Llama 4: patches through a matrix, a class token, and an adapter after pixel shuffling."""
     size, width, patch = config.count("hidden_size"), config.count("intermediate_size"), _side(config, "patch_size")
@@ -332,6 +355,7 @@ TOWERS: Mapping[str, TowerBuilder] = {
     "pixtral": pixtral,
     "qwen2_vl_vision": qwen2_vl,
     "qwen2_5_vl_vision": qwen2_5_vl,
+    "glm4v_moe_vision": glm4v,
     "qwen3_vl_vision": qwen3_vl,
     "qwen3_vl_moe_vision": qwen3_vl,
     "qwen3_5_vision": qwen3_vl,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from shardwise.families.blocks import Weights, norm, projection, vector
 from shardwise.families.config import ModelConfig
@@ -21,7 +22,11 @@ NO_LANGUAGE_MODEL = frozenset(
 """Model types with a ``text_config`` that embeds or detects: transformers 5.24.0 gives them no language model head."""
 
 NO_TOWER_SENTENCE = "only the language model is counted: the config has no vision_config"
+DEFAULT_TOWER_SENTENCE = "the config has no vision_config, so the tower of the class's defaults is counted"
 NO_AUDIO_SENTENCE = "the audio tower under audio_config is not counted"
+
+TiedBy = Literal["wrapper", "either", "text", "nobody"]
+"""Whose ``tie_word_embeddings`` counts: that of the wrapper, of ``text_config``, of either or of neither."""
 
 Projector = Callable[[ModelConfig, Tower, int], Weights]
 """Weights between the tower and the language model, from the wrapper's config, the tower and the language width."""
@@ -36,8 +41,16 @@ class Wrapper:
     vision_type: str
     vision_prefix: str
     projector: Projector
-    text_decides_tying: bool = False
-    """Whether ``tie_word_embeddings`` inside ``text_config`` counts when the wrapper itself does not tie."""
+    tied_by: TiedBy = "wrapper"
+    has_default_tower: bool = True
+    """Whether its class has a tower where a config gives none."""
+
+
+def ties(wrapper: Wrapper | None, outer: ModelConfig, text: ModelConfig) -> bool:
+    """Whether head and token table are one; a wrapper nobody here knows ties where either config does."""
+    tied_by = "either" if wrapper is None else wrapper.tied_by
+    says = {"wrapper": (outer,), "either": (outer, text), "text": (text,), "nobody": ()}[tied_by]
+    return any(config.flag("tie_word_embeddings") for config in says)
 
 
 def wrapped_text(config: Mapping[str, object]) -> Mapping[str, object] | None:
@@ -134,11 +147,13 @@ def _internvl(config: ModelConfig, tower: Tower, hidden_size: int) -> Weights:
     )
 
 
-def _kimi(_: ModelConfig, tower: Tower, hidden_size: int) -> Weights:
+def _kimi(config: ModelConfig, tower: Tower, hidden_size: int) -> Weights:
     """Merges 2 x 2 patches into the language width."""
     merged = 4 * tower.output_size
+    vision = config.nested("vision_config") or {}
+    width = config.with_values(**vision).count_or("projection_hidden_size", tower.output_size)
     return (
-        norm("model.mm_projector.pre_norm", tower.output_size, bias=True)
+        norm("model.mm_projector.pre_norm", width, bias=True)
         + projection("model.mm_projector.in_proj", (merged, merged), "column", bias=True)
         + projection("model.mm_projector.out_proj", (hidden_size, merged), "row", bias=True)
     )
@@ -163,16 +178,16 @@ _LLAVA = Wrapper(
     vision_type="clip_vision_model",
     vision_prefix="model.vision_tower",
     projector=_llava,
-    text_decides_tying=True,
+    tied_by="either",
 )
 _QWEN2_VL = Wrapper(
     text_type="qwen2_vl_text",
     vision_type="qwen2_vl_vision",
     vision_prefix="model.visual",
     projector=_nothing,
-    text_decides_tying=True,
+    tied_by="either",
 )
-_QWEN3_VL = replace(_QWEN2_VL, text_type="qwen3_vl_text", vision_type="qwen3_vl_vision", text_decides_tying=False)
+_QWEN3_VL = replace(_QWEN2_VL, text_type="qwen3_vl_text", vision_type="qwen3_vl_vision", tied_by="wrapper")
 _IDEFICS3 = Wrapper(
     text_type="llama",
     vision_type="idefics3_vision",
@@ -182,32 +197,31 @@ _IDEFICS3 = Wrapper(
 
 WRAPPERS: Mapping[str, Wrapper] = {
     "llava": _LLAVA,
-    "llava_next": replace(_LLAVA, projector=_llava_newline, text_decides_tying=False),
+    "llava_next": replace(_LLAVA, projector=_llava_newline, tied_by="wrapper"),
     "llava_onevision": replace(_LLAVA, text_type="qwen2", vision_type="siglip_vision_model", projector=_llava_newline),
-    "vipllava": replace(_LLAVA, projector=_vipllava, text_decides_tying=False),
+    "vipllava": replace(_LLAVA, projector=_vipllava, tied_by="wrapper"),
     "paligemma": replace(
         _LLAVA,
         text_type="gemma",
         vision_type="siglip_vision_model",
         projector=_paligemma,
-        text_decides_tying=False,
+        tied_by="wrapper",
     ),
     "gemma3": replace(
         _LLAVA,
         text_type="gemma3_text",
         vision_type="siglip_vision_model",
         projector=_gemma3,
-        text_decides_tying=False,
+        tied_by="wrapper",
     ),
-    "mistral3": replace(
-        _LLAVA, text_type="mistral", vision_type="pixtral", projector=_mistral3, text_decides_tying=False
-    ),
+    "mistral3": replace(_LLAVA, text_type="mistral", vision_type="pixtral", projector=_mistral3, tied_by="wrapper"),
     "qwen2_vl": _QWEN2_VL,
     "qwen2_5_vl": replace(_QWEN2_VL, text_type="qwen2_5_vl_text", vision_type="qwen2_5_vl_vision"),
     "qwen3_vl": _QWEN3_VL,
     "qwen3_vl_moe": replace(_QWEN3_VL, text_type="qwen3_vl_moe_text", vision_type="qwen3_vl_moe_vision"),
     "qwen3_5": replace(_QWEN3_VL, text_type="qwen3_5_text", vision_type="qwen3_5_vision"),
     "qwen3_5_moe": replace(_QWEN3_VL, text_type="qwen3_5_moe_text", vision_type="qwen3_5_moe_vision"),
+    "glm4v_moe": replace(_QWEN2_VL, text_type="glm4v_moe_text", vision_type="glm4v_moe_vision"),
     "idefics3": _IDEFICS3,
     "smolvlm": replace(_IDEFICS3, vision_type="smolvlm_vision"),
     "internvl": replace(
@@ -215,13 +229,14 @@ WRAPPERS: Mapping[str, Wrapper] = {
         text_type="qwen2",
         vision_type="internvl_vision",
         projector=_internvl,
-        text_decides_tying=False,
+        tied_by="wrapper",
     ),
     "gemma4": Wrapper(
         text_type="gemma4_text",
         vision_type="gemma4_vision",
         vision_prefix="model.vision_tower",
         projector=_single("model.embed_vision.embedding_projection", bias=False),
+        has_default_tower=False,
     ),
     "kimi_k25": Wrapper(
         text_type="deepseek_v3",
@@ -234,12 +249,14 @@ WRAPPERS: Mapping[str, Wrapper] = {
         vision_type="llama4_vision_model",
         vision_prefix="vision_model",
         projector=_single("multi_modal_projector.linear_1", bias=False),
+        tied_by="text",
     ),
     "mllama": Wrapper(
         text_type="mllama_text_model",
         vision_type="mllama_vision_model",
         vision_prefix="model.vision_model",
         projector=_single("model.multi_modal_projector", bias=True),
+        tied_by="nobody",
     ),
 }
 """Wrappers by their ``model_type``."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from shardwise.errors import CheckpointError, ModelError, RecipeError
+from shardwise.errors import CheckpointError, LayoutError, ModelError, RecipeError
 from shardwise.launch.command import environment
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import Shape, tensor_shapes
@@ -30,6 +30,7 @@ def model_shapes(job: Job) -> Mapping[str, Shape] | None:
 
     Raises:
         ModelError: a field of the config is not what the model's class takes.
+        LayoutError: the layout divides a vocabulary whose logits are more than a product.
         RecipeError: the job's adapters find no matrix to stand beside, or one that 4 bits cannot hold.
     """
     if not uses_transformers(job):
@@ -45,6 +46,9 @@ def model_shapes(job: Job) -> Mapping[str, Shape] | None:
             code="train-model",
             fix="write the field as transformers takes it in config.json",
         )
+    if "not_divided" in answer:
+        why = answer["not_divided"]
+        raise LayoutError(why["message"], code=why["code"], fix=why["fix"])
     if "not_adapted" in answer:
         why = answer["not_adapted"]
         raise RecipeError(why["message"], code=why["code"], fix=why["fix"])

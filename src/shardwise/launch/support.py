@@ -38,6 +38,16 @@ class Gap:
 TIED_IN_V = "tied embeddings in a V-shaped pipeline, whose first rank would hold both ends"
 
 
+NF4_BLOCK = 64
+"""Weights of a row that share a scale (``train/nf4.py``)."""
+
+
+def _cuts_blocks(plan: Plan) -> bool:
+    rows = (weight for layer, _ in plan.model.layer_runs for weight in layer.weights if weight.split == "row")
+    tp = plan.layout.tp
+    return tp > 1 and any(w.shape[-1] % (tp * NF4_BLOCK) for w in rows if w.is_matrix and not w.is_expert)
+
+
 def _ties_ends_of_a_v(plan: Plan) -> bool:
     is_v = SCHEDULE_KINDS[plan.layout.schedule].doubles_chunks
     return plan.layout.pp > 1 and plan.model.tie_word_embeddings and is_v
@@ -88,6 +98,11 @@ GAPS = (
         fix="set fused_loss to null (leave out --fused-loss and --no-fused-loss)",
     ),
     Gap(
+        what="use for Liger's kernels, which replace modules of transformers",
+        is_asked=lambda plan: plan.recipe.liger_kernels,
+        fix="set liger_kernels to false (leave out --liger-kernels)",
+    ),
+    Gap(
         what="states of the textbook's sizes, which convention=seed predicts",
         is_asked=lambda plan: plan.recipe.convention == "seed",
         fix="set convention to engine",
@@ -103,9 +118,9 @@ GAPS = (
         fix="set precision to bf16-mixed",
     ),
     Gap(
-        what="4-bit weights that tensor parallelism divides",
-        is_asked=lambda plan: plan.recipe.adapter == "qlora" and plan.layout.tp > 1,
-        fix="set adapter to lora, or tp to 1 and dp_shard as many times larger",
+        what="4-bit weights whose rows tensor parallelism divides within the 64 that share a scale",
+        is_asked=lambda plan: plan.recipe.adapter == "qlora" and _cuts_blocks(plan),
+        fix="set tp lower, or adapter to lora",
     ),
     Gap(
         what="adapters beside every matrix of {model_type}, of which peft would load some as those of experts",

@@ -15,10 +15,10 @@ from shardwise.errors import PlanError
 from shardwise.train.job import DeviceKind
 from shardwise.units import Bytes
 
-__all__ = ["Surroundings", "may_fork", "read_surroundings", "require_allocator", "require_tensorboard", "uses_gpus"]
+__all__ = ["Surroundings", "may_fork", "read_surroundings", "require_allocator", "require_recorders", "uses_gpus"]
 
 PACKAGES = ("torch", "transformers", "safetensors", "triton")
-TENSORBOARD = "tensorboard"
+TENSORBOARD, WANDB = "tensorboard", "wandb"
 SHARED_MEMORY = Path("/dev/shm")
 WAITING_OPTION = "--shutdown-timeout"
 COMPILERS = ("c++", "g++", "clang++")
@@ -49,18 +49,19 @@ class Surroundings:
     """Whether torchrun can be told how long ranks may take to save after a signal."""
 
 
-def require_tensorboard() -> None:
-    """Return when events for TensorBoard can be written here.
+def require_recorders(*, tensorboard: bool, wandb: bool) -> None:
+    """Return when what a run is recorded for besides its own metrics can be written here.
 
     Raises:
-        PlanError: it is not installed; better said before processes start.
+        PlanError: a package is not installed; better said before processes start.
     """
-    if find_spec(TENSORBOARD) is None:
-        raise PlanError(
-            "--tensorboard writes TensorBoard's events, and tensorboard is not installed",
-            code="train-tensorboard",
-            fix="pip install tensorboard, or leave the option out: metrics.jsonl holds the same numbers",
-        )
+    fix = "pip install {}, or leave the option out: metrics.jsonl holds the same numbers"
+    if tensorboard and find_spec(TENSORBOARD) is None:
+        said = f"--tensorboard needs {TENSORBOARD}, which is not installed"
+        raise PlanError(said, code="train-tensorboard", fix=fix.format(TENSORBOARD))
+    if wandb and find_spec(WANDB) is None:
+        said = f"--wandb needs {WANDB}, which is not installed"
+        raise PlanError(said, code="train-wandb", fix=fix.format(WANDB))
 
 
 def require_allocator(*, is_on_gpu: bool) -> None:

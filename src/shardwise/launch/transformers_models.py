@@ -156,7 +156,14 @@ ADAPTERS_MOVED = frozenset(
 Source: peft 0.21.2, ``_convert_peft_config_moe``.
 """
 ENCODERS = ("distilbert", "modernbert", "mt5", "t5", "umt5")
-TEXT_PARTS = ("mllama_text_model", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3_vl_moe_text", "qwen3_vl_text")
+TEXT_PARTS = (
+    "glm4v_moe_text",
+    "mllama_text_model",
+    "qwen2_5_vl_text",
+    "qwen2_vl_text",
+    "qwen3_vl_moe_text",
+    "qwen3_vl_text",
+)
 CODE_BESIDE_WEIGHTS = (
     "RefinedWeb",
     "RefinedWebModel",

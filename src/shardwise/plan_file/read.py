@@ -28,12 +28,21 @@ from shardwise.plan_file.values import check_fields, refuse_unknown_key, shown
 from shardwise.recipe import Recipe
 from shardwise.rules.defaults import fill_plan
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFile:
+    """A file that was read already, as by a command that looks at more of it than the plan."""
+
+    path: Path
+    tree: Mapping[str, object]
+
+
 PlanSource = str | Path | Mapping[str, object]
 PARTS = (Field("the form of the file", name="schema"), *plan_fields(Plan))
 
 
 def read_plan(
-    source: PlanSource, *, overrides: Mapping[str, object] | None = None, fallback_seq_len: int | None = None
+    source: PlanSource | ReadFile, *, overrides: Mapping[str, object] | None = None, fallback_seq_len: int | None = None
 ) -> Plan:
     """The plan in a JSON or YAML file, in JSON or YAML text, or in a mapping; of a recipe, its plan.
 
@@ -51,12 +60,18 @@ def read_plan(
     readers = Readers(model=_read_model, cluster=_read_cluster)
     if not is_recipe(tree):
         return _build_plan(_with_overrides(tree, overrides or {}), folder, readers, fallback_seq_len)
-    name = "the recipe" if isinstance(source, Mapping) or "\n" in str(source) else str(source)
+    name = "the recipe" if isinstance(source, Mapping) or is_plan_text(source) else str(source)
+    name = str(source.path) if isinstance(source, ReadFile) else name
     with naming(name):
         part = plan_of_recipe(tree, folder)
     with naming(f"{name}, under plan"):
         tree, folder = (part, folder) if isinstance(part, Mapping) else read_tree(part)
         return _build_plan(_with_overrides(tree, overrides or {}), folder, readers, fallback_seq_len)
+
+
+def is_plan_text(source: object) -> bool:
+    """Whether a source is the text of a plan, not its path: it starts with ``{`` or has several lines."""
+    return isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source.strip())
 
 
 def read_plans(path: str | Path) -> Iterator[Plan | ShardwiseError]:
@@ -125,16 +140,18 @@ def _read_line(line: bytes | str, name: str, folder: Path | None, readers: "Read
         return error
 
 
-def read_tree(source: PlanSource) -> tuple[Mapping[str, object], Path | None]:
+def read_tree(source: PlanSource | ReadFile) -> tuple[Mapping[str, object], Path | None]:
     """The document of a plan or a recipe, and the folder it lies in, if it is a file.
 
     Raises:
         PlanError: it cannot be read or is no document with named parts.
     """
+    if isinstance(source, ReadFile):
+        return source.tree, source.path.parent
     if isinstance(source, Mapping):
         require_plain(source, name="the plan")
         return source, None
-    if isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source.strip()):
+    if isinstance(source, str) and is_plan_text(source):
         is_yaml = not source.lstrip().startswith("{")
         return parse_plan_text(source, name="the plan text", is_yaml=is_yaml), None
     if not isinstance(source, str | Path):

@@ -43,13 +43,14 @@ def _squared_distance(one: Position, other: Position) -> float:
 
 @cache
 def product_ratios(gpu: Gpu, calibration: Calibration, product_pass: str, family: str) -> Ratios:
-    """Measured over catalogued times of the matrix products of one pass and width."""
+    """Measured over catalogued times of the matrix products of one pass and width, no faster than long runs hold."""
     catalogued = product_rates(gpu)
     points = []
     for point in calibration.products:
         if point.product_pass == product_pass and point.dtype == family and gpu.peak_flop_per_s(_dtype(family)):
             product = Product(product_pass=product_pass, dtype=_dtype(family), m=point.m, n=point.n, k=point.k)
-            points.append((product.position, log(point.duration_s / catalogued.duration_s(product))))
+            held_s = max(point.duration_s, catalogued.shortest_held_s(product))
+            points.append((product.position, log(held_s / catalogued.duration_s(product))))
     return Ratios(tuple(points))
 
 

@@ -49,7 +49,7 @@ def block_of(point: BlockPoint, cluster: Cluster) -> TimedPart:
         micro_batch_size=point.num_sequences,
         global_batch_size=point.num_sequences * layout.data_parallel_size,
         precision=PRECISIONS[point.dtype],
-        compile=False,
+        compile=point.is_compiled,
     )
     return _timed(fields, recipe, layout, cluster)
 

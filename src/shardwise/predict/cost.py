@@ -17,7 +17,16 @@ from shardwise.predict.cost_sensitivity import (
     sensitivities,
     step_time_spread,
 )
-from shardwise.predict.goodput import GOOD, POOR, TYPICAL, Goodput, predict_goodput
+from shardwise.predict.goodput import (
+    GOOD,
+    POOR,
+    TYPICAL,
+    TYPICAL_WHOLE_RUN,
+    WHOLE_RUN_GPUS,
+    WHOLE_RUN_SENTENCE,
+    Goodput,
+    predict_goodput,
+)
 from shardwise.predict.model_flop import mfu_convention, model_flop_per_token
 from shardwise.prediction import CostPrediction, Throughput, TimePrediction
 from shardwise.recipe import MAX_SEQ_LEN
@@ -76,9 +85,18 @@ def estimate_cost(request: CostRequest) -> CostPrediction:
 
 
 def predict_cost(
-    *, plan: Plan, time: TimePrediction, throughput: Throughput, usd_per_gpu_hour: Dollars | None = None
+    *,
+    plan: Plan,
+    time: TimePrediction,
+    throughput: Throughput,
+    usd_per_gpu_hour: Dollars | None = None,
+    goodput_fraction: float | None = None,
+    origin: str = "",
 ) -> CostPrediction | None:
-    """Cost of the tokens a plan names at its predicted rate; ``None`` when it names none."""
+    """Cost of the tokens a plan names at its predicted rate; ``None`` when it names none.
+
+    ``origin`` says in a sentence where the plan comes from, for one that nobody gave.
+    """
     tokens = plan.recipe.tokens
     if tokens is None:
         return None
@@ -89,6 +107,7 @@ def predict_cost(
         num_gpus=plan.layout.world_size,
         usd_per_gpu_hour=usd_per_gpu_hour,
         prices=plan.cluster.node.prices,
+        goodput_fraction=goodput_fraction,
     )
     _check(request)
     ideal_hours = tokens / throughput.tokens_per_s_per_gpu / SECONDS_PER_HOUR
@@ -96,8 +115,18 @@ def predict_cost(
         request,
         ideal_hours,
         rate_spread=step_time_spread(time),
-        assumptions=("the predicted step time holds for the whole run",),
+        assumptions=(*((origin,) if origin else ()), "the predicted step time holds for the whole run"),
     )
+
+
+def require_figures(request: CostRequest) -> None:
+    """Return when every figure of a request can be, and a rate of its part is known.
+
+    Raises:
+        RecipeError: one cannot.
+    """
+    _check(request)
+    training_peak(request.gpu)
 
 
 def training_peak(gpu: Gpu) -> tuple[Dtype, FlopPerSecond]:
@@ -198,7 +227,20 @@ def _goodput(request: CostRequest) -> tuple[Goodput, str]:
         same = replace(predicted, fraction=given, low_fraction=given, high_fraction=given)
         return same, f"goodput {given:.1%} was given"
     sentence = f"goodput: {TYPICAL.description}; best case {GOOD.description}; worst case {POOR.description}"
+    if request.num_gpus >= WHOLE_RUN_GPUS:
+        sentence += f"; evaluation, ramp-up and repeated steps: at most {TYPICAL_WHOLE_RUN:.0%}, {WHOLE_RUN_SENTENCE}"
     return predicted, sentence
+
+
+SUMMARIES = {
+    "specialist_median": "the median of specialist providers",
+    "market_median": "the median of the market",
+    "market_low": "the lowest of the market",
+    "market_high": "the highest of the market",
+    "assumed": "assumed",
+    "user": "given",
+}
+"""Kinds of prices that no single provider asks, in words."""
 
 
 def _price(request: CostRequest) -> tuple[Dollars | None, str]:
@@ -207,4 +249,7 @@ def _price(request: CostRequest) -> tuple[Dollars | None, str]:
     if not request.prices:
         return None, "no price is known"
     price = request.prices[0]
-    return price.usd_per_gpu_hour, f"{price.provider}, {price.kind}, {price.date} ({price.source})"
+    offer = SUMMARIES.get(price.kind) or f"{price.provider}, {price.kind.replace('_', ' ')}"
+    contract = price.source if price.kind == "user" and price.source != "user" else ""
+    date = "" if price.date == "undated" else price.date
+    return price.usd_per_gpu_hour, ", ".join(filter(None, (offer, contract, date)))

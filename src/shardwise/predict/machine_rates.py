@@ -16,7 +16,7 @@ from shardwise.engines.profile import has_foreach_optimizer
 from shardwise.engines.table import OWN_ENGINE, EngineName, engine_profile
 from shardwise.plan import Plan
 from shardwise.predict.calibrated_kernels import Ratios, attention_flop, attention_position, measured_rate
-from shardwise.predict.calibrated_parts import block_of, tables_of
+from shardwise.predict.calibrated_parts import TimedPart, block_of, tables_of
 from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
 from shardwise.predict.kernel_rates import KernelRates, kernel_rates
 from shardwise.step.attention_kernel import attention_kernel, fastest_kernel
@@ -36,10 +36,7 @@ HOST_BOUND_RATIO = 1.02
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """What a part of the model whose kernels take so long spends between its products, over what its tables say.
-
-    Products and attention are timed by themselves; what the part takes longer is laid to the other kernels.
-    """
+    """What the kernels of a part that follow it take, over what their tables say (:func:`follows_its_part`)."""
 
     predicted_s: Seconds
     forward_ratio: float
@@ -50,6 +47,8 @@ class PartRatio:
 class PartRatios:
     """By part, those of single blocks and of blocks that FSDP gathers apart."""
 
+    is_compiled: bool = False
+    """Whether the parts were timed compiled."""
     blocks: tuple[PartRatio, ...] = ()
     gathered_blocks: tuple[PartRatio, ...] = ()
     tables: tuple[PartRatio, ...] = ()
@@ -72,7 +71,7 @@ class MachineRates:
             known = known or self.parts.blocks
         elif part in ("embedding", "head"):
             known = self.parts.tables
-        return _scaled(operations, durations, known)
+        return _scaled(operations, durations, known, is_compiled=self.parts.is_compiled)
 
     def phase_times(self, operations: tuple[Operation, ...], *, durations: Sequence[Seconds]) -> PhaseTimes:
         """Seconds by phase, the host's issuing included."""
@@ -95,9 +94,9 @@ def _is_gathered(operations: tuple[Operation, ...]) -> bool:
 
 
 def _scaled(
-    operations: Sequence[Operation], durations: tuple[Seconds, ...], known: tuple[PartRatio, ...]
+    operations: Sequence[Operation], durations: tuple[Seconds, ...], known: tuple[PartRatio, ...], *, is_compiled: bool
 ) -> tuple[Seconds, ...]:
-    """Durations, but for products and attention times the ratio of the parts whose kernels take about as long."""
+    """Durations, of kernels that follow their part times the ratio of the parts whose kernels take about as long."""
     total_s = sum(durations)
     if not known or not total_s:
         return durations
@@ -105,16 +104,25 @@ def _scaled(
     forward = Ratios(tuple(((log2(part.predicted_s),), log(part.forward_ratio)) for part in known)).at(position)
     backward = Ratios(tuple(((log2(part.predicted_s),), log(part.backward_ratio)) for part in known)).at(position)
     return tuple(
-        duration_s
-        if is_timed_by_itself(operation)
-        else (backward if operation.phase == "backward" else forward) * duration_s
+        (backward if operation.phase == "backward" else forward) * duration_s
+        if follows_its_part(operation, is_compiled=is_compiled)
+        else duration_s
         for operation, duration_s in zip(operations, durations, strict=True)
     )
 
 
-def is_timed_by_itself(operation: Operation) -> bool:
-    """Whether a calibration has a table for the kind of kernel, or it is the host's work around kernels."""
-    return operation.kind in ("matmul", "grouped_matmul", "attention") or operation.name.startswith(HOST_CALLS)
+def follows_its_part(operation: Operation, *, is_compiled: bool) -> bool:
+    """Whether what a timed part takes longer or shorter than its kernels' tables is laid to an operation.
+
+    In eager parts that is the time between products and attention, which are timed by themselves: traces show them to
+    take what loops say. Compiled parts hold few other kernels, fused into larger ones than any that is timed, and keep
+    the device at its power limit: all their kernels follow, but 8-bit products, which no part holds.
+    """
+    if operation.name.startswith(HOST_CALLS):
+        return False
+    if is_compiled:
+        return operation.dtype != "fp8"
+    return operation.kind not in ("matmul", "grouped_matmul", "attention")
 
 
 def machine_rates(plan: Plan, *, num_gpus: int = 1) -> MachineRates:
@@ -126,8 +134,7 @@ def machine_rates(plan: Plan, *, num_gpus: int = 1) -> MachineRates:
     host_ratio = calibration.ratio_of("host")
     kernels = replace(kernels, slowest_ratio=kernels.slowest_ratio * calibration.ratio_of("compute"))
     kernels = _with_host_times(kernels, tuple(host_ratio * seconds for seconds in _host_times(kernels)))
-    runs_eagerly = is_native_engine(plan) and not plan.recipe.compile
-    parts = _part_ratios(plan.cluster) if runs_eagerly else PartRatios()
+    parts = _part_ratios(plan.cluster, is_compiled=plan.recipe.compile) if is_native_engine(plan) else PartRatios()
     return MachineRates(cluster=plan.cluster, kernels=kernels, parts=parts)
 
 
@@ -148,9 +155,11 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
     rates = replace(rates, is_blocking=plan.recipe.blocking_launches)
     if calibration is None or not calibration.is_measured:
         return rates
+    # A sum of two tensors stands for compiled kernels only where a compiled block says by how much they differ.
+    is_told = not plan.recipe.compile or calibration.has_compiled_blocks
     rates = replace(
         rates,
-        moves=measured_rate(calibration.moves),
+        moves=measured_rate(calibration.moves) if is_told else None,
         updates=measured_rate(calibration.optimizer),
     )
     if attends_as_timed(plan):
@@ -283,8 +292,9 @@ def _cpu_call_s(cluster: Cluster) -> Seconds | None:
     if calibration is None:
         return None
     moves, found = measured_rate(calibration.moves), list[Seconds]()
-    alone = {point.sizes: point for point in calibration.blocks if not point.is_sharded}
-    for point in calibration.blocks:
+    eager = [point for point in calibration.blocks if not point.is_compiled]
+    alone = {point.sizes: point for point in eager if not point.is_sharded}
+    for point in eager:
         if not point.is_sharded or point.sizes not in alone or moves is None:
             continue
         more_s = point.forward_s + point.backward_s - alone[point.sizes].forward_s - alone[point.sizes].backward_s
@@ -299,7 +309,7 @@ def _uncalibrated(cluster: Cluster) -> Cluster:
 
 def _smallest_block(cluster: Cluster, *, is_sharded: bool) -> BlockPoint | None:
     points = cluster.calibration.blocks if cluster.calibration else ()
-    fitting = [point for point in points if point.is_sharded == is_sharded]
+    fitting = [point for point in points if point.is_sharded == is_sharded and not point.is_compiled]
     return min(fitting, key=lambda point: point.hidden_size * point.num_tokens, default=None)
 
 
@@ -328,61 +338,67 @@ def _kernel_counts(point: BlockPoint, cluster: Cluster) -> KernelCounts:
 
 
 @cache
-def _part_ratios(cluster: Cluster) -> PartRatios:
-    """What blocks and tables took over what their kernels take by the calibration's own tables."""
+def _part_ratios(cluster: Cluster, *, is_compiled: bool) -> PartRatios:
+    """What blocks and tables took over what their kernels take by the calibration's own tables; tables ran eagerly."""
     calibration = cluster.calibration
     if calibration is None:
         return PartRatios()
     # On CPUs calls and copies account for what gathering adds; the kernels between them are the same.
     is_told_apart = calibration.runs_on_cpu and _cpu_call_s(cluster) is not None
-    points = [point for point in calibration.blocks if not (point.is_sharded and is_told_apart)]
+    own = [point for point in calibration.blocks if point.is_compiled == is_compiled]
+    points = [point for point in own if not (point.is_sharded and is_told_apart)]
     blocks = [(point, _block_ratio(point, cluster)) for point in points]
+    tables = () if is_compiled else calibration.tables
     return PartRatios(
         blocks=tuple(ratio for point, ratio in blocks if not point.is_sharded and ratio is not None),
         gathered_blocks=tuple(ratio for point, ratio in blocks if point.is_sharded and ratio is not None),
-        tables=tuple(ratio for point in calibration.tables if (ratio := _tables_ratio(point, cluster)) is not None),
+        tables=tuple(ratio for point in tables if (ratio := _tables_ratio(point, cluster)) is not None),
+        is_compiled=is_compiled,
     )
 
 
 def _block_ratio(point: BlockPoint, cluster: Cluster) -> PartRatio | None:
     """Of a block whose kernels decide its time; ``None`` of one that waits for its host."""
     timed = block_of(point, cluster)
-    return _ratio_of(timed.forward_and_backward, _kernels(timed.plan), cluster, (point.forward_s, point.backward_s))
+    measured = (point.forward_s, point.backward_s)
+    return _ratio_of(timed, _kernels(timed.plan), measured)
 
 
 def _tables_ratio(point: TablesPoint, cluster: Cluster) -> PartRatio | None:
     """Of tables, whose loss computes its gradients with the forward pass: one ratio for both."""
     timed = tables_of(point, cluster)
     durations = durations_s(timed.tables, gpu=cluster.gpu, rates=_kernels(timed.plan))
-    total_s, between_s = sum(durations), _between_s(timed.tables, durations)
+    total_s, between_s = sum(durations), _following_s(timed.tables, durations, is_compiled=False)
     if not between_s:
         return None
     ratio = _bounded((point.duration_s - total_s + between_s) / between_s)
     return PartRatio(predicted_s=total_s, forward_ratio=ratio, backward_ratio=ratio)
 
 
-def _ratio_of(
-    operations: tuple[Operation, ...], kernels: KernelRates, cluster: Cluster, measured: tuple[Seconds, Seconds]
-) -> PartRatio | None:
-    durations = durations_s(operations, gpu=cluster.gpu, rates=kernels)
-    times = phase_times(operations, gpu=cluster.gpu, rates=kernels, durations=durations)
+def _ratio_of(timed: TimedPart, kernels: KernelRates, measured: tuple[Seconds, Seconds]) -> PartRatio | None:
+    operations, gpu, is_compiled = timed.forward_and_backward, timed.plan.cluster.gpu, timed.plan.recipe.compile
+    durations = durations_s(operations, gpu=gpu, rates=kernels)
+    times = phase_times(operations, gpu=gpu, rates=kernels, durations=durations)
     ratios = []
     for phase, longer_s, measured_s in zip(
         ("forward", "backward"), (times.forward_s, times.backward_s), measured, strict=True
     ):
         own = [(one, duration) for one, duration in zip(operations, durations, strict=True) if one.phase == phase]
         device_s = sum(duration for _, duration in own)
-        between_s = _between_s([one for one, _ in own], [duration for _, duration in own])
+        following = [one for one, _ in own], [duration for _, duration in own]
+        between_s = _following_s(*following, is_compiled=is_compiled)
         if not between_s or longer_s > HOST_BOUND_RATIO * device_s:
             return None
         ratios.append(_bounded((measured_s - device_s + between_s) / between_s))
     return PartRatio(predicted_s=sum(durations), forward_ratio=ratios[0], backward_ratio=ratios[1])
 
 
-def _between_s(operations: Sequence[Operation], durations: Sequence[Seconds]) -> Seconds:
-    """Of what has no table of its own."""
+def _following_s(operations: Sequence[Operation], durations: Sequence[Seconds], *, is_compiled: bool) -> Seconds:
+    """Seconds of the operations that follow their part."""
     return sum(
-        duration for operation, duration in zip(operations, durations, strict=True) if not is_timed_by_itself(operation)
+        duration
+        for operation, duration in zip(operations, durations, strict=True)
+        if follows_its_part(operation, is_compiled=is_compiled)
     )
 
 

@@ -15,8 +15,9 @@ ALLOCATED: Fractions = (0.93, 1.08)
 """Allocated and reserved memory: 60 readings without adapters and 28 with LoRA. The high side, on which runs end, is
 that of LoRA, which is met less well."""
 QUANTISED: Fractions = (0.95, 1.48)
-"""Allocated and reserved memory with quantised base weights: 60 readings of three programs, which keep unpacked weights for longer or
-shorter. Our own trainer's are met like its other runs (``benchmarks/results/2026-11-30-h200-cells.md``)."""
+"""Allocated and reserved memory with quantised base weights: 60 readings of three programs, which keep unpacked weights
+for longer or shorter. Our own trainer's are met like its other runs (``benchmarks/results/2026-11-30-h200-cells.md``).
+"""
 WHOLE_DEVICE: Fractions = (0.92, 1.36)
 """What tools show of the whole device, with caches and whatever else lies on it: 84 readings."""
 

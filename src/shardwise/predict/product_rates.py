@@ -35,6 +35,12 @@ more per FLOP (NVIDIA, Matrix Multiplication Background User's Guide). The libra
 K_HALF = 100
 """Inner length at which a product reaches half its limit: start and end of a tile's main loop. Smallest median residual
 of our 3,100 products; TileLang's kernels on H800 need 258."""
+FP32_TILES = (*TILES, (128, 32, 0.75), (32, 128, 0.75), (32, 32, 0.55))
+"""Tiles of products on fp32 cores, which narrow ones keep busy, too: cuBLAS has sgemm kernels of 32 columns or rows,
+split along the inner length where tiles are few."""
+FP32_K_HALF = 7
+"""Inner length at which an fp32 product reaches half its limit: start and end of a tile take as long as they do in 16
+bits, while the main loop runs at a fifteenth of the rate."""
 PRODUCT_START_S = 1.5e-6
 """Start and end of one kernel on the device."""
 BEST_MEMORY_FRACTION = 0.89
@@ -202,14 +208,15 @@ def modelled_s(product: Product, machine: Machine, *, element_bytes: int = 2) ->
     [97, 157]
     """
     m, n, k, groups = product.m, product.n, product.k, product.groups
+    tiles, k_half = (FP32_TILES, FP32_K_HALF) if product.dtype == "fp32" else (TILES, K_HALF)
     best = 1.0 if machine.num_sms <= 1 else 0.0
     if machine.num_sms > 1:
-        for tile_m, tile_n, share in TILES:
+        for tile_m, tile_n, share in tiles:
             if share <= best:  # waves are at most full, so neither this tile nor a smaller one is better
                 break
             waves = wave_efficiency(m=m, n=n, tile_m=tile_m, tile_n=tile_n, num_sms=machine.num_sms, groups=groups)
             best = max(best, share * waves)
-    computing_s = product.flop / (machine.peak_flop_per_s * best * saturation(x=k, half=K_HALF))
+    computing_s = product.flop / (machine.peak_flop_per_s * best * saturation(x=k, half=k_half))
     moved = groups * (element_bytes * (m * k + k * n) + 2 * m * n)
     moving_s = moved / (BEST_MEMORY_FRACTION * machine.memory_bandwidth_bytes_per_s)
     return max(computing_s, moving_s) + PRODUCT_START_S
@@ -290,6 +297,11 @@ class ProductRates:
             correction = self._correction(product) if self._correction else 1.0
             found = self._found[product] = correction * self._time(product)
         return found
+
+    def shortest_held_s(self, product: Product) -> Seconds:
+        """Time of a product at the rate that long runs hold under the part's power limit, which short loops exceed."""
+        share = sustained_share(self._gpu) * self._narrow_ratio(product)
+        return product.flop / (share * self._gpu.peak_flop_per_s(product.dtype))
 
     def _time(self, product: Product) -> Seconds:
         gpu = self._gpu

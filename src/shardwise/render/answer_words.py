@@ -2,7 +2,10 @@
 
 from shardwise.prediction import CostPrediction, Prediction, TimePrediction
 from shardwise.render.names import gib_number
+from shardwise.search.what_if import WhatIf
 from shardwise.units import format_count, format_gib, format_percent, format_seconds, format_usd, format_utilisation
+
+AS_NOW = "as now"
 
 
 def memory_words(prediction: Prediction) -> str:
@@ -48,3 +51,16 @@ def run_words(cost: CostPrediction) -> str:
     money = "no price known" if cost.usd is None else f"{format_usd(cost.usd)} billed"
     goodput = format_percent(cost.goodput_fraction)
     return f"{format_count(cost.tokens)} tokens: {cost.days:,.1f} days, {money} (goodput {goodput})"
+
+
+def change_words(change: WhatIf) -> str:
+    """How much longer or shorter the step is; where it is other work, how many tokens each GPU trains instead."""
+    if change.is_same_work:
+        return _percent_words(change.step_ratio, less="less")
+    rate = _percent_words(change.rate_ratio, less="fewer")
+    return f"tokens/s per GPU {rate}" if rate == AS_NOW else f"{rate} tokens/s per GPU"
+
+
+def _percent_words(ratio: float, *, less: str) -> str:
+    share = format_percent(abs(1 - ratio))
+    return AS_NOW if share == format_percent(0) else f"{share} {less if ratio < 1 else 'more'}"

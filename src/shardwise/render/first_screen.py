@@ -8,7 +8,7 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
-from shardwise.render.answer_words import memory_words, run_words, speed_words
+from shardwise.render.answer_words import change_words, memory_words, run_words, speed_words
 from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
 from shardwise.render.names import (
     attention_text,
@@ -28,8 +28,8 @@ MAX_CHANGES = 2
 IF = "If "
 CHANGE_LINES = MAX_CHANGES
 """The what-ifs are printed after the rest, a line each."""
-SHORTER_RATIO = 0.995
-"""A change that saves less of the step is no answer to what would make it shorter."""
+FASTER_RATIO, SLOWER_RATIO = 1.01, 0.97
+"""Changes between these ratios of tokens per second and GPU hardly change the answer."""
 MAX_REASON_LINES = 4
 MAX_COMMAND_LINES = 2
 CONTINUED = " \\"
@@ -70,10 +70,12 @@ def plan_screen(chosen: Shortlist, context: ScreenContext, *, style: TextStyle =
 
 
 def what_if_screen(sensitivity: Sensitivity, *, style: TextStyle = PLAIN) -> str:
-    """The two changes that make the step shortest, or what binds where none that was tried makes it shorter."""
+    """The two changes that bring most per GPU; where fewer bring anything, those that lose most."""
     width = screen_width(style)
-    shorter = [change for change in sensitivity.changes if change.step_ratio < SHORTER_RATIO]
-    largest = sorted(shorter, key=lambda change: change.step_ratio)[:MAX_CHANGES]
+    by_rate = sorted(sensitivity.changes, key=lambda change: change.rate_ratio, reverse=True)
+    gains = [change for change in by_rate if change.rate_ratio > FASTER_RATIO]
+    losses = [change for change in reversed(by_rate) if change.rate_ratio < SLOWER_RATIO]
+    largest = [*gains, *losses][:MAX_CHANGES]
     if not largest:
         tried = "; ".join(change.change for change in sensitivity.changes)
         text = f"No shorter step: {tried}" if tried else sensitivity.binding
@@ -87,8 +89,7 @@ def what_if_screen(sensitivity: Sensitivity, *, style: TextStyle = PLAIN) -> str
 
 
 def _change_text(change: WhatIf, width: int) -> str:
-    saved = format_percent(1 - change.step_ratio)
-    start = f"{change.change}: {format_seconds(change.step_s)} a step, {saved} less"
+    start = f"{change.change}: {format_seconds(change.step_s)} a step, {change_words(change)}"
     layout = f"{start}, as {short_words(change.plan.layout)}"
     texts = (f"{layout}, mb {change.plan.recipe.micro_batch_size}", layout)
     return next((text for text in texts if len(text) <= width), start)

@@ -37,6 +37,7 @@ KEYS: Mapping[str, str] = {
     "BestRun": "*",
     "ClosestPlan": "*",
     "Explanation": "*",
+    "Claim": "*",
     "Finding": "*",
     "Judgement": "unit amount=reported_amount gpu=gpu_name is_in_band sparse_fraction findings readings best causes"
     " plan prediction",

@@ -66,7 +66,8 @@ def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
     """Each finding as a paragraph: the claim, its numbers, the reason and what to do."""
     for finding in findings:
         yield Text()
-        yield Text.assemble((f"[{finding.topic}] ", "bold cyan"), (finding.claim, "bold"))
+        verdict = f": {finding.judged.verdict}" if finding.judged is not None else ""
+        yield Text.assemble((f"[{finding.topic}{verdict}] ", "bold cyan"), (finding.claim, "bold"))
         if finding.numbers:
             numbers = ", ".join(f"{number.name} {number.text}" for number in finding.numbers)
             yield Padding(Text(numbers), (0, 0, 0, INDENT))

@@ -1,6 +1,7 @@
 """Published costs of whole runs beside their predictions, as text."""
 
 from collections.abc import Iterator
+from statistics import median
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -38,14 +39,22 @@ def summary(report: RunCostReport) -> str:
         ("by the rate that it prints", [row for row in report.rows if row.is_of_rate]),
         ("of single steps of its own arithmetic", [row for row in report.rows if row.is_step]),
     )
-    said = "; ".join(f"{sum(row.is_in_band for row in rows)} of {len(rows)} {name}" for name, rows in groups)
-    inside = format_percent(report.in_band_fraction)
+    said = "; ".join(
+        f"{sum(row.is_in_band for row in rows)} of {len(rows)} {name} (median error {_median_error(rows)})"
+        for name, rows in groups
+    )
     return (
-        f"{inside} of {len(report.rows)} published figures lie inside their band: {said}. {len(report.unused)} rows "
+        f"Inside their band lie {said}. Only the first are predicted blind; the others repeat what the source prints. "
+        f"{len(report.unused)} rows "
         "state too little (--unused says what). The band of the default MFU holds the middle four fifths of published "
         "rates. Nothing is fitted on these bills. A bill above its band bought more than steps at a usual rate: old "
         "kernels, small models, distillation, or restarts and evaluation that the source counts."
     )
+
+
+def _median_error(rows: list[RunCostComparison]) -> str:
+    """The middle of the signed errors: negative is too cheap."""
+    return signed_percent(median(row.signed_error_fraction for row in rows))
 
 
 def outside_table(report: RunCostReport) -> Table:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import MemoryPrediction, Prediction
+from shardwise.render.answer_words import change_words
 from shardwise.render.front_picture import search_front
 from shardwise.render.names import (
     cluster_text,
@@ -27,7 +28,7 @@ from shardwise.render.text_sweep import target_table
 from shardwise.search.records import ClosestPlan, MissedTargets, RankedPlan, Relief, SearchResult, SearchSpace
 from shardwise.search.simplicity import variant_words
 from shardwise.search.what_if import Sensitivity
-from shardwise.units import format_gib, format_percent, format_seconds, format_usd, format_utilisation
+from shardwise.units import format_gib, format_seconds, format_usd, format_utilisation
 
 NEEDED = "needs GiB"
 """The heading of what one GPU needs at the least, by which plans fit or do not."""
@@ -106,13 +107,8 @@ def _sensitivity_parts(sensitivity: Sensitivity) -> Iterator[RenderableType]:
     yield Text()
     yield Text(sensitivity.binding, style="bold")
     for change in sensitivity.changes:
-        ratio = format_percent(abs(1 - change.step_ratio))
-        saved = f"{ratio} {'less' if change.step_ratio < 1 else 'more'} than the recommended here"
-        if ratio == format_percent(0):
-            saved = "as now"
-        yield Text(
-            f"{change.change}: {format_seconds(change.step_s)} per step, {saved}, as {degrees_text(change.plan.layout)}"
-        )
+        step = f"{format_seconds(change.step_s)} a step, {change_words(change)}"
+        yield Text(f"{change.change}: {step}, as {degrees_text(change.plan.layout)}")
 
 
 def _missed_parts(missed: MissedTargets) -> Iterator[RenderableType]:

@@ -191,7 +191,7 @@ def _fill_tensor_parallel(
     if "sequence_parallel" not in stated and ENGINES[engine].has_sequence_parallel and divides:
         layout = replace(layout, sequence_parallel=True)
         notes.append(f"sequence_parallel=true: {engine} divides norms and residuals over tp={layout.tp}")
-    if "expert_tp" not in stated and model.is_moe and layout.ep == 1:
+    if "expert_tp" not in stated and model.is_moe and layout.ep == 1 and not ENGINES[engine].keeps_experts_whole:
         layout = replace(layout, expert_tp=layout.tp)
         notes.append(f"expert_tp={layout.tp}: without ep, experts are divided over tp")
     return layout

@@ -159,8 +159,18 @@ def _breaks_vendor(plan: Plan) -> bool:
     return plan.cluster.gpu.vendor in ENGINES[plan.engine].foreign_vendors
 
 
+RUNS_THERE = {
+    "Google": "torch_xla's FSDP and JAX's MaxText do",
+    "Intel": "DeepSpeed does, in Intel's fork that Optimum Habana launches",
+}
+"""The programs that train on a maker's accelerators: huggingface.co/docs/optimum-tpu/reference/fsdp_v2 and
+huggingface.co/docs/optimum-habana/en/tutorials/distributed, read on 2026-11-30."""
+
+
 def _vendor_message(plan: Plan) -> str:
-    return f"{plan.engine} runs on no {plan.cluster.gpu.name}: it drives no accelerator of {plan.cluster.gpu.vendor}"
+    gpu = plan.cluster.gpu
+    others = f"; {RUNS_THERE[gpu.vendor]}" if gpu.vendor in RUNS_THERE else ""
+    return f"{plan.engine} runs on no {gpu.name}: it drives no accelerator of {gpu.vendor}{others}"
 
 
 def _vendor_candidates(plan: Plan) -> Iterable[Changes]:

@@ -110,19 +110,20 @@ def _expert_width_candidates(plan: Plan) -> Iterable[Changes]:
 
 def _breaks_expert_tp(plan: Plan) -> bool:
     la = plan.layout
-    return la.expert_tp > 1 and plan.model.is_moe and not (la.ep == 1 and la.expert_tp == la.tp)
+    divides = la.ep == 1 and la.expert_tp == la.tp and not ENGINES[plan.engine].keeps_experts_whole
+    return la.expert_tp > 1 and plan.model.is_moe and not divides
 
 
 def _expert_tp_message(plan: Plan) -> str:
     la = plan.layout
-    return (
-        f"expert_tp={la.expert_tp} with tp={la.tp} and ep={la.ep}: on {plan.engine} experts are divided over tp when "
-        f"ep=1, and whole otherwise"
-    )
+    asked = f"expert_tp={la.expert_tp} with tp={la.tp} and ep={la.ep}"
+    if ENGINES[plan.engine].keeps_experts_whole:
+        return f"{asked}: {plan.engine} divides experts over ep alone, each of them whole"
+    return f"{asked}: on {plan.engine} experts are divided over tp when ep=1, and whole otherwise"
 
 
 def _expert_tp_candidates(plan: Plan) -> Iterable[Changes]:
-    if plan.layout.ep == 1:
+    if plan.layout.ep == 1 and not ENGINES[plan.engine].keeps_experts_whole:
         yield (("expert_tp", plan.layout.tp),)
     yield (("expert_tp", 1),)
 
@@ -227,7 +228,7 @@ RULES = (
     Rule(
         name="engine-expert-tp",
         engines=engines_that(lambda engine: not engine.has_expert_tp),
-        why="Only Megatron has a tensor-parallel degree of its own inside experts.",
+        why="Only Megatron has a tensor-parallel degree of its own inside experts. Our trainer keeps experts whole.",
         source="torchtitan distributed/parallel_dims.py (sparse mesh is efsdp * ep)",
         reads=("ep", "expert_tp", "tp"),
         breaks=_breaks_expert_tp,

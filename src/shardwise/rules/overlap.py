@@ -87,6 +87,20 @@ def _fused_optimizer_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("fused_optimizer", None),)
 
 
+def _breaks_liger(plan: Plan) -> bool:
+    return plan.recipe.liger_kernels and (not ENGINES[plan.engine].has_liger_kernels or plan.layout.tp > 1)
+
+
+def _liger_message(plan: Plan) -> str:
+    if not ENGINES[plan.engine].has_liger_kernels:
+        return f"liger_kernels, but {plan.engine} has kernels of its own"
+    return f"liger_kernels with tp={plan.layout.tp}: Liger's head and loss want the whole vocabulary"
+
+
+def _liger_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("liger_kernels", False),)
+
+
 def _breaks_broadcast(plan: Plan) -> bool:
     is_divided = engine_profile(plan.engine).sharding == "deepspeed" and plan.layout.zero_stage in (1, 2)
     return plan.recipe.broadcast_weights is not None and not is_divided
@@ -251,6 +265,16 @@ RULES = (
         breaks=_breaks_fused_optimizer,
         message=_fused_optimizer_message,
         candidates=_fused_optimizer_candidates,
+    ),
+    Rule(
+        name="engine-liger-kernels",
+        why="Liger replaces modules of transformers' models; Megatron, torchtitan and our trainer do not run these, "
+        "and its fused head and loss know nothing of a divided vocabulary.",
+        source="linkedin/Liger-Kernel src/liger_kernel/transformers/monkey_patch.py",
+        reads=("liger_kernels", "tp"),
+        breaks=_breaks_liger,
+        message=_liger_message,
+        candidates=_liger_candidates,
     ),
     Rule(
         name="engine-broadcast-weights",

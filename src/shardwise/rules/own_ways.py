@@ -7,12 +7,12 @@ from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 from shardwise.step.native_engine import (
     MAX_EXCHANGING_RANKS,
-    axes_inside,
     exchanges_gradients,
     has_own_decoder,
     has_own_vocabulary,
     is_native_engine,
     spreads_vocabulary,
+    undivided_axes,
 )
 
 
@@ -62,20 +62,24 @@ def _exchange_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("exchange_gradients", None),)
 
 
+def _undivided(plan: Plan) -> tuple[str, ...]:
+    return () if has_own_decoder(plan.model) else undivided_axes(plan.layout, model_type=plan.model.model_type)
+
+
 def _breaks_inside(plan: Plan) -> bool:
-    return bool(axes_inside(plan.layout)) and not has_own_decoder(plan.model)
+    return bool(_undivided(plan))
 
 
 def _inside_message(plan: Plan) -> str:
-    degrees = ", ".join(f"{axis}={getattr(plan.layout, axis)}" for axis in axes_inside(plan.layout))
+    degrees = ", ".join(f"{axis}={getattr(plan.layout, axis)}" for axis in _undivided(plan))
     return (
-        f"our trainer does not divide the inside of {plan.model.name} ({degrees}): train it with data parallelism "
-        "alone, or run this plan with another engine"
+        f"our trainer does not divide the inside of {plan.model.name} ({degrees}): train it with these at 1, or run "
+        "this plan with another engine"
     )
 
 
 def _inside_candidates(plan: Plan) -> Iterable[Changes]:
-    yield tuple((axis, 1) for axis in axes_inside(plan.layout))
+    yield tuple((axis, 1) for axis in _undivided(plan))
 
 
 RULES = (
@@ -83,8 +87,8 @@ RULES = (
         name="engine-native-inside",
         severity="warning",
         engines=("native",),
-        why="Our trainer divides the inside of its own decoder. What transformers builds it divides over data-parallel "
-        "ranks alone, and `train` refuses the rest; as a prediction such a plan stands.",
+        why="Our trainer divides the inside of its own decoder along every axis, and that of some families that "
+        "transformers builds over tp and ep. `train` refuses the rest; as a prediction such a plan stands.",
         source="our train/divisible.py",
         breaks=_breaks_inside,
         message=_inside_message,

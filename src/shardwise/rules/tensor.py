@@ -138,7 +138,7 @@ RULES = (
     Rule(
         name="layout-kv-heads-over-tp",
         why="Key-value heads are divided like attention heads. Beyond their number Megatron and DeepSpeed keep copies "
-        "(tp must be a multiple of them); engines built on DTensor refuse.",
+        "(tp must be a multiple of them), and so does our trainer; other engines built on DTensor refuse.",
         source="Megatron-LM core/transformer/transformer_config.py; torchtitan models/common/decoder.py",
         reads=("tp",),
         breaks=_breaks_kv_heads,

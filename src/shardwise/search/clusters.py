@@ -15,6 +15,7 @@ __all__ = [
     "bigger_gpus",
     "resized",
     "size_text",
+    "with_dead_gpu",
     "with_fewer_gpus_per_node",
     "with_gpu",
     "with_host_memory",
@@ -68,6 +69,18 @@ def at_most(cluster: Cluster, max_gpus: int | None) -> Cluster:
             fix=f"allow {per_node}, or name the cluster by its GPUs, such as {max(1, max_gpus)}x{cluster.gpu.id}",
         )
     return _same_machines(cluster, fewer)
+
+
+def with_dead_gpu(cluster: Cluster) -> Cluster | None:
+    """The cluster without one GPU of its last server; ``None`` where that leaves none, or nobody can describe it."""
+    described = _described(cluster)
+    if cluster.num_nodes > 1:
+        missing = cluster.num_missing_gpus + 1
+        fewer = _read({**described, "missing_gpus": missing}) if described else None
+        return fewer and _same_machines(cluster, fewer)
+    if cluster.num_gpus == 1 or "gpu" not in described:
+        return None
+    return at_most(cluster, cluster.num_gpus - 1)
 
 
 def resized(cluster: Cluster, num_gpus: int) -> Cluster | str:

@@ -1,65 +1,181 @@
-"""Changes of a question that cost nothing and make its answer faster: compiled blocks, and a batch that GPUs share."""
+"""Changes of a question that may change its answer, each screened by predicting the changed layout: switches that cost
+nothing, a batch that GPUs share, the next GPU type, a server more or less, and a dead GPU."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import gcd
 
+from shardwise.attention_kernels import ATTENTION_KERNELS
+from shardwise.cluster import Cluster
 from shardwise.engines.table import ENGINES
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 from shardwise.predict import predict
-from shardwise.rules import find_errors
+from shardwise.rules import Changes, apply_changes, find_errors
+from shardwise.rules.changes import value_text
+from shardwise.rules.defaults import fill_again
 from shardwise.rules.degrees import divisors
 from shardwise.search.bounds import SearchBounds
+from shardwise.search.clusters import bigger_gpus, with_dead_gpu, with_gpu, with_num_nodes
 from shardwise.search.one_pass import find
 from shardwise.search.records import RankedPlan
+from shardwise.search.token_batch import assumed_batch
+from shardwise.step.attention_kernel import attention_call, attention_kernel, engines_kernel
 
-__all__ = ["offers"]
+__all__ = ["LEAST_GAIN_RATIO", "Offer", "free_offers", "rate_ratio", "size_offers", "type_offers"]
 
-LEAST_GAIN_FRACTION = 0.03
-"""A change that brings less is not worth a line."""
+LEAST_GAIN_RATIO = 1.03
+"""Tokens per second: a change that brings less is not worth a line."""
+LEAST_ENGINE_RATIO = 1.10
+"""Another engine costs work: it has to be so many times as fast as this one with its own switches."""
 MAX_BATCH_CHANGE = 0.10
+MAX_TYPES = 8
 FEW_PREDICTIONS = 3
 
 
-def offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Iterator[tuple[str, Plan]]:
-    """Questions with one change whose answer is faster, each with the change as it is typed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A changed question, and how fast the recommended layout would be in it."""
+
+    change: str
+    """The change as it is typed or said."""
+    question: Plan
+    rate_ratio: float | None
+    """Tokens per second and GPU of the changed layout over those of the recommended plan; ``None`` where the
+    recommended layout does not divide what was changed."""
+
+
+def rate_ratio(plan: Plan, *, step_s: float, now: RankedPlan) -> float:
+    """Tokens per second and GPU of a plan over those of the recommended one."""
+    rate = plan.tokens_per_step / step_s / plan.cluster.num_gpus
+    now_rate = now.plan.tokens_per_step / now.prediction.time.step_s / now.plan.cluster.num_gpus
+    return rate / now_rate
+
+
+def free_offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Iterator[Offer]:
+    """Changes of the recipe or the engine that make the recommended plan or its batch faster.
 
     Args:
-        question: what was asked, with its batch.
+        question: what was asked, with its batch; its open fields are those that nobody gave.
         now: the recommended plan.
         limits: the bounds of its search.
     """
-    yield from _compiled(question, now)
+    switched = [
+        *_changed(question, now, _switches(question, limits), least_ratio=LEAST_GAIN_RATIO),
+        *_other_kernel(question, now),
+    ]
+    yield from switched
+    most = max((offer.rate_ratio or 0.0 for offer in switched if offer.question.recipe.compile), default=1.0)
+    engines = _changed(question, now, _engines(question), least_ratio=LEAST_ENGINE_RATIO * most)
+    yield from sorted(engines, key=lambda offer: -(offer.rate_ratio or 0.0))[:1]
     yield from _shared_batch(question, now, limits)
 
 
-def _compiled(question: Plan, now: RankedPlan) -> Iterator[tuple[str, Plan]]:
-    """Compiled blocks, where the recommended plan is faster with them."""
-    if question.recipe.compile or not ENGINES[question.engine].has_compile_switch:
-        return
-    compiled = replace(now.plan, recipe=replace(now.plan.recipe, compile=True))
-    if find_errors(compiled):
-        return
-    if predict(compiled).time.step_s <= (1 - LEAST_GAIN_FRACTION) * now.prediction.time.step_s:
-        yield "compile=true", replace(question, recipe=replace(question.recipe, compile=True))
+def type_offers(question: Plan, now: RankedPlan) -> Iterator[Offer]:
+    """The nearest part of the same make with more memory that is at least as fast, as many of them."""
+    cluster = question.cluster
+    for gpu in bigger_gpus(cluster.gpu, limit=MAX_TYPES):
+        if gpu.memory_bandwidth_bytes_per_s < cluster.gpu.memory_bandwidth_bytes_per_s:
+            continue
+        other = with_gpu(cluster, gpu)
+        if other is not None:
+            ratio = _predicted(replace(now.plan, cluster=other), now)
+            words = f"{gpu.id} instead of {cluster.gpu.id}"
+            yield Offer(change=words, question=replace(question, cluster=other), rate_ratio=ratio)
+            return
 
 
-def _shared_batch(question: Plan, now: RankedPlan, limits: SearchBounds) -> Iterator[tuple[str, Plan]]:
+def size_offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Iterator[Offer]:
+    """The cluster with a dead GPU, and with a server less and more.
+
+    Where nobody gave the batch, the one that is assumed for the changed cluster is taken; a batch that was given, and
+    that the changed cluster cannot share as well, becomes the nearest one within 10 % that it can.
+    """
+    for words, cluster in _sizes(question.cluster, limits):
+        recipe, asked = question.recipe, question.global_batch_size
+        is_same = True
+        if "global_batch_size" in question.open_fields:
+            size = assumed_batch(model=question.model, recipe=recipe, num_gpus=cluster.num_gpus).num_sequences
+        else:
+            shared = _nearest_shared(asked, cluster.num_gpus)
+            size = asked if shared is None else shared
+            is_same = size == asked
+        changed = replace(question, cluster=cluster, recipe=replace(recipe, global_batch_size=size))
+        change = words if is_same else f"{words}, global_batch_size={size}"
+        yield Offer(change=change, question=changed, rate_ratio=_on_size(changed, now))
+
+
+def _changed(question: Plan, now: RankedPlan, changes: Iterable[Changes], *, least_ratio: float) -> Iterator[Offer]:
+    """The changes under which the recommended layout is so many times as fast."""
+    for change in changes:
+        [(name, value)] = change
+        changed = fill_again(question, change)
+        names = {"compile", name} - {"engine"}
+        recipe = replace(now.plan.recipe, **{same: getattr(changed.recipe, same) for same in names})
+        ratio = _predicted(replace(now.plan, engine=changed.engine, recipe=recipe), now)
+        if ratio is not None and ratio >= least_ratio:
+            yield Offer(change=f"{name}={value_text(value)}", question=changed, rate_ratio=ratio)
+
+
+def _other_kernel(question: Plan, now: RankedPlan) -> Sequence[Offer]:
+    """The fastest other kernel of attention, if it gains; the engine's own where no other is clearly faster than it."""
+    if question.model.attention is None or question.recipe.writes_scores:
+        return ()
+    call, used, own = attention_call(now.plan), attention_kernel(now.plan), engines_kernel(now.plan)
+    names = [name for name, kernel in ATTENTION_KERNELS.items() if name != used and kernel.computes(call)]
+    changes: list[Changes] = [(("attention_kernel", name),) for name in sorted(names, key=lambda name: name != own)]
+    found = [*_changed(question, now, changes, least_ratio=LEAST_GAIN_RATIO)]
+    least = LEAST_GAIN_RATIO * (found[0].rate_ratio or 0.0) if found else 0.0
+    faster = [offer for offer in found if (offer.rate_ratio or 0.0) >= least]
+    return sorted(faster, key=lambda offer: -(offer.rate_ratio or 0.0))[:1] or found[:1]
+
+
+def _switches(question: Plan, limits: SearchBounds) -> Iterator[Changes]:
+    """Every change of one switch of the recipe, but for the kernel of attention."""
+    recipe = question.recipe
+    if not recipe.compile and ENGINES[question.engine].has_compile_switch:
+        yield (("compile", True),)
+    if recipe.writes_scores:
+        yield (("attention", "flash"),)
+    if recipe.overlap_grad_reduce is False:
+        yield (("overlap_grad_reduce", True),)
+    if recipe.blocking_launches:
+        yield (("blocking_launches", False),)
+    if limits.precision is None and "precision" in question.open_fields and recipe.precision == "bf16-mixed":
+        yield (("precision", "fp8-mixed"),)
+
+
+def _engines(question: Plan) -> Iterator[Changes]:
+    """Every other engine that people can get."""
+    for name, engine in ENGINES.items():
+        if name != question.engine and engine.is_public:
+            yield (("engine", name),)
+
+
+def _predicted(changed: Plan, now: RankedPlan) -> float | None:
+    """What a changed plan gains; ``None`` where it breaks a rule or does not fit."""
+    if find_errors(changed):
+        return None
+    prediction = predict(changed)
+    return rate_ratio(changed, step_s=prediction.time.step_s, now=now) if prediction.fits else None
+
+
+def _shared_batch(question: Plan, now: RankedPlan, limits: SearchBounds) -> Iterator[Offer]:
     """A batch within 10 % that more of the GPUs can share, where its fastest plan trains more tokens a second."""
     size = _nearest_shared(question.global_batch_size, question.cluster.num_gpus)
     if size is None:
         return
-    changed = replace(question, recipe=replace(question.recipe, global_batch_size=size))
+    changed = apply_changes(question, (("global_batch_size", size),))
     few = replace(limits, max_predictions=FEW_PREDICTIONS)
     try:
         fitting = find(changed, few, is_brief=True).evaluation.fitting
     except ShardwiseError:  # a pinned micro-batch or layout does not divide the other batch
         return
-    sequences_per_s = max((size / found.prediction.time.step_s for found in fitting), default=0.0)
-    now_per_s = question.global_batch_size / now.prediction.time.step_s
-    if sequences_per_s * (1 - LEAST_GAIN_FRACTION) >= now_per_s:
-        yield f"global_batch_size={size}", changed
+    safe = [found for found in fitting if not found.prediction.memory.is_borderline]
+    ratios = [rate_ratio(found.plan, step_s=found.priced_s, now=now) for found in safe]
+    best = (1 + now.price_fraction) * max(ratios, default=0.0)
+    if best >= LEAST_GAIN_RATIO:
+        yield Offer(change=f"global_batch_size={size}", question=changed, rate_ratio=best)
 
 
 def _nearest_shared(size: int, num_gpus: int) -> int | None:
@@ -75,3 +191,32 @@ def _nearest_shared(size: int, num_gpus: int) -> int | None:
         if abs(nearest - size) <= MAX_BATCH_CHANGE * size:
             return nearest
     return None
+
+
+def _sizes(cluster: Cluster, limits: SearchBounds) -> Iterator[tuple[str, Cluster]]:
+    """The cluster with one GPU less, one server less and one more, each in words; a part of a server has no others."""
+    fewer = with_dead_gpu(cluster)
+    if fewer is not None:
+        yield f"one GPU of {cluster.num_gpus:,} fails", fewer
+    if cluster.num_missing_gpus or cluster.num_nodes == 1:
+        return
+    yield (
+        f"{cluster.num_nodes - 1:,} servers instead of {cluster.num_nodes:,}",
+        with_num_nodes(cluster, cluster.num_nodes - 1),
+    )
+    more = with_num_nodes(cluster, cluster.num_nodes + 1)
+    if limits.max_gpus is None or more.num_gpus <= limits.max_gpus:
+        yield f"{more.num_nodes:,} servers instead of {cluster.num_nodes:,}", more
+
+
+def _on_size(changed: Plan, now: RankedPlan) -> float | None:
+    """What the recommended layout gains with more or fewer data-parallel ranks; ``None`` where they do not divide."""
+    layout, num_gpus = now.plan.layout, changed.cluster.num_gpus
+    model_parallel = layout.tp * layout.cp * layout.pp
+    if num_gpus % model_parallel:
+        return None
+    dp = num_gpus // model_parallel
+    replicas = layout.dp_replicate if dp % layout.dp_replicate == 0 else 1
+    scaled = replace(layout, dp_replicate=replicas, dp_shard=dp // replicas)
+    recipe = replace(now.plan.recipe, global_batch_size=changed.recipe.global_batch_size)
+    return _predicted(replace(now.plan, cluster=changed.cluster, layout=scaled, recipe=recipe), now)

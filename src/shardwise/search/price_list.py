@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from shardwise.columns import given, is_among, negated
 from shardwise.engines.table import ENGINES
 from shardwise.plan import Plan
+from shardwise.rules.world import fast_domain_gpus
 from shardwise.search.simplicity import straddles_nodes
 
 __all__ = ["MAX_LOSS_FRACTION", "PRICES", "Price", "charged", "price_fraction"]
@@ -41,13 +42,8 @@ def _has_fast_links(plan: Plan) -> bool:
     return node.scale_up_bandwidth_bytes_per_s > node.gpu.pcie_bandwidth_bytes_per_s
 
 
-def _fast_domain_gpus(plan: Plan) -> int:
-    node = plan.cluster.node
-    return max(node.scale_up_domain_gpus, node.gpus_per_node)
-
-
 def _shares_fast_links(plan: Plan) -> bool:
-    return _has_fast_links(plan) and plan.cluster.num_gpus <= _fast_domain_gpus(plan)
+    return _has_fast_links(plan) and plan.cluster.num_gpus <= fast_domain_gpus(plan.cluster)
 
 
 def _is_uneven(plan: Plan) -> bool:
@@ -76,7 +72,7 @@ def _holds_many_experts(plan: Plan) -> bool:
 
 
 def _sends_tokens_between_servers(plan: Plan) -> bool:
-    return plan.layout.ep > _fast_domain_gpus(plan)
+    return plan.layout.ep > fast_domain_gpus(plan.cluster)
 
 
 def _divides_like_another_engine(plan: Plan) -> bool:

@@ -6,7 +6,6 @@ from typing import Literal, get_args
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
-from shardwise.recipe import Recipe
 from shardwise.rules import Changes
 from shardwise.search.bounds import SearchBounds
 from shardwise.units import Bytes, Dollars, Seconds
@@ -175,7 +174,7 @@ class SearchResult:
     repairs: tuple[Relief, ...] = ()
     """Only when every layout breaks a rule: changes of the question under which a plan was found."""
     assumptions: tuple[str, ...] = ()
-    asked_recipe: Recipe | None = None
-    """The recipe of the question, with its batch; a search fills in what it leaves open."""
+    question: Plan | None = None
+    """The question with its batch, whose open fields are those that nobody gave; a search fills in its layout."""
     notes: tuple[str, ...] = ()
     """Sentences about ties, the simplest choice and what was left out."""

@@ -75,7 +75,7 @@ def search(
         repairs=repairs(question, limits, rejected=found.rejected, objective=objective) if is_invalid else (),
         missed=missed_targets(question, limits, fits) if fits and not fitting else None,
         assumptions=_assumptions(question, recipe),
-        asked_recipe=question.recipe,
+        question=question,
         notes=() if fits and not fitting else (*_notes(plans, found.space), *_unmoved(question, limits)),
     )
 
@@ -89,7 +89,8 @@ def question_of(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: E
     if recipe.global_batch_size is not None:
         return question
     batch = assumed_batch(model=model, recipe=recipe, num_gpus=cluster.num_gpus)
-    return replace(question, recipe=replace(recipe, global_batch_size=batch.num_sequences))
+    filled = replace(recipe, global_batch_size=batch.num_sequences)
+    return replace(question, recipe=filled, open_fields=frozenset(("global_batch_size",)))
 
 
 def require_layers(bounds: SearchBounds, model: ModelSpec) -> None:

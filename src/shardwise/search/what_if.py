@@ -1,21 +1,19 @@
-"""What binds the recommended plan and what would change it: free switches, a batch that GPUs share, more memory and the
-next GPU type."""
+"""What binds the recommended plan and what would change it: free switches, a batch that GPUs share, more memory, the
+next GPU type, a server more or less, and a dead GPU."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.cluster import Cluster
 from shardwise.errors import ShardwiseError
-from shardwise.layout import Layout
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.recipe import Recompute
 from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import OFFLOADS
-from shardwise.search.clusters import bigger_gpus, with_gpu
 from shardwise.search.evaluation import Evaluated, made_safe
-from shardwise.search.offers import offers
+from shardwise.search.offers import LEAST_GAIN_RATIO, Offer, free_offers, rate_ratio, size_offers, type_offers
 from shardwise.search.one_pass import counted_modes, find
 from shardwise.search.ranking import rank
 from shardwise.search.reasons import COMPONENT_WORDS
@@ -29,23 +27,26 @@ __all__ = ["Sensitivity", "WhatIf", "what_if"]
 
 MORE_MEMORY_BYTES: Bytes = 8 * GIB
 FEW_PREDICTIONS = 3
-MAX_TYPES = 8
 MANY_LAYOUTS = 40_000_000
 """A search of more layouts takes over a second."""
+MAX_SEARCHES, FEW_SEARCHES = 3, 1
+"""Changed questions that are searched, and how many of large spaces: all what-ifs together take two seconds."""
+MAX_GAINS = 2
+"""Changed questions that gain; what a smaller cluster loses has the searches that are left."""
+NOTABLE_LOSS_FRACTION = 0.10
+"""A loss per GPU that is no noise: with a server more or less the batch no longer divides."""
 NOTEWORTHY_FRACTION = 0.01
+OTHER_WORK_FRACTION = 0.02
+"""A step of another batch, or of more GPUs, is another amount of work for each of them."""
 NEIGHBOUR_AXES = ("tp", "cp", "pp", "vpp", "ep", "dp_replicate", "micro_batch_size")
 WASTED: tuple[TimeComponent, ...] = ("exposed_communication", "pipeline_bubble", "recompute", "offload", "optimizer")
-
-
-Questions = Sequence[tuple[str, Plan]]
-"""Changes as they are typed or said, each with the question that it makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """A changed question and a plan that answers it.
 
-    For a free switch, another batch or the next GPU type the plan is what ``plan`` recommends for the changed question.
+    The plan is what ``plan`` recommends for the changed question.
     For more memory on every GPU, which no command asks for, it is the fastest plan near the recommended one that fits
     as safely and moves no more to the host.
     """
@@ -54,7 +55,14 @@ class WhatIf:
     plan: Plan
     step_s: Seconds
     step_ratio: float
-    """Over the recommended plan of the machine that was asked about."""
+    """Over the recommended plan's step."""
+    rate_ratio: float
+    """Tokens per second and GPU over the recommended plan's."""
+
+    @property
+    def is_same_work(self) -> bool:
+        """Whether each GPU trains about as many tokens in a step."""
+        return abs(self.rate_ratio * self.step_ratio - 1) < OTHER_WORK_FRACTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,30 +86,43 @@ def what_if(result: SearchResult, *, limits: SearchBounds) -> Sensitivity | None
     fastest = min((*result.plans, *result.pareto), key=lambda ranked: ranked.prediction.time.step_s)
     now = result.plans[0]
     near = _moving_no_more(_around((now, fastest), limits), now.plan)
-    asked = replace(result.asked_recipe or now.plan.recipe, precision=now.plan.recipe.precision, offload="none")
-    question = replace(now.plan, recipe=replace(asked, activation_offload=False))
-    roomier = replace(question, cluster=_with_more_memory(now.plan.cluster))
+    question = _question(result)
+    asked = replace(question.recipe, precision=now.plan.recipe.precision, offload="none", activation_offload=False)
+    roomier = replace(question, cluster=_with_more_memory(now.plan.cluster), recipe=asked)
     more = _tried(f"{format_gib(MORE_MEMORY_BYTES)} more on every GPU", roomier, now, near)
-    free, types = _changed_questions(result, limits)
-    changes = (*_answered(free, result, limits), more, *_answered(types, result, limits))
-    return Sensitivity(binding=_what_binds(now, more), changes=changes)
+    chosen = _chosen(result, question, limits)
+    return Sensitivity(binding=_what_binds(now, more), changes=(*_answered(chosen, result, limits), more))
 
 
-def _changed_questions(result: SearchResult, limits: SearchBounds) -> tuple[Questions, Questions]:
-    """Free changes of the question, and the next GPU type, which is left out of spaces that take seconds to search."""
-    now, recipe = result.plans[0], result.asked_recipe
-    if recipe is None or result.objective not in ("step_time", "cost"):
-        return (), ()
-    question = replace(now.plan, layout=Layout(stage_layers=limits.stage_layers), recipe=recipe)
-    types = _next_type(now.plan.cluster) if result.space.layouts_considered <= MANY_LAYOUTS else []
-    others = [(change, replace(question, cluster=cluster)) for change, cluster in types]
-    return tuple(offers(question, now, limits=limits)), others
+def _question(result: SearchResult) -> Plan:
+    """The question of an answer, also of one that was put together without it."""
+    return result.question or result.plans[0].plan
 
 
-def _answered(questions: Questions, result: SearchResult, limits: SearchBounds) -> Iterator[WhatIf]:
+def _chosen(result: SearchResult, question: Plan, limits: SearchBounds) -> Sequence[Offer]:
+    """The changed questions that are worth a search: what gains most, a dead GPU, and servers whose number hurts."""
+    now, is_large = result.plans[0], result.space.layouts_considered > MANY_LAYOUTS
+    if result.question is None or result.objective not in ("step_time", "cost"):
+        return ()
+    gains = [*free_offers(question, now, limits=limits), *(() if is_large else type_offers(question, now))]
+    sizes = () if is_large else tuple(size_offers(question, now, limits=limits))
+    gains += [size for size in sizes if _gain(size) >= LEAST_GAIN_RATIO]
+    best = sorted(gains, key=_gain, reverse=True)[: FEW_SEARCHES if is_large else MAX_GAINS]
+    others = [size for size in sizes if size not in best]
+    losses = [size for size in others[1:] if _gain(size) <= 1 - NOTABLE_LOSS_FRACTION]
+    return (*best, *others[:1], *losses)[: FEW_SEARCHES if is_large else MAX_SEARCHES]
+
+
+def _gain(offer: Offer) -> float:
+    """The predicted ratio of rates; 0 where the recommended layout cannot be kept."""
+    return offer.rate_ratio or 0.0
+
+
+def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBounds) -> Iterator[WhatIf]:
     """Search each changed question, and yield the plan that is recommended for it."""
     now = result.plans[0]
-    for change, changed in questions:
+    for offer in offers:
+        changed = offer.question
         try:
             found = search(
                 model=changed.model,
@@ -114,24 +135,23 @@ def _answered(questions: Questions, result: SearchResult, limits: SearchBounds) 
         except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
             continue
         if found.plans:
-            plan, step_s = found.plans[0].plan, found.plans[0].prediction.time.step_s
-            yield WhatIf(change=change, plan=plan, step_s=step_s, step_ratio=step_s / now.prediction.time.step_s)
+            best = found.plans[0]
+            yield _changed(offer.change, best.plan, best.prediction.time.step_s, now)
+
+
+def _changed(change: str, plan: Plan, step_s: Seconds, now: RankedPlan) -> WhatIf:
+    return WhatIf(
+        change=change,
+        plan=plan,
+        step_s=step_s,
+        step_ratio=step_s / now.prediction.time.step_s,
+        rate_ratio=rate_ratio(plan, step_s=step_s, now=now),
+    )
 
 
 def _with_more_memory(cluster: Cluster) -> Cluster:
     gpu = replace(cluster.gpu, memory_bytes=cluster.gpu.memory_bytes + MORE_MEMORY_BYTES)
     return replace(cluster, node=replace(cluster.node, gpu=gpu))
-
-
-def _next_type(cluster: Cluster) -> list[tuple[str, Cluster]]:
-    """The nearest part of the same make with more memory that is at least as fast, as many of them."""
-    for gpu in bigger_gpus(cluster.gpu, limit=MAX_TYPES):
-        if gpu.memory_bandwidth_bytes_per_s < cluster.gpu.memory_bandwidth_bytes_per_s:
-            continue
-        other = with_gpu(cluster, gpu)
-        if other is not None:
-            return [(f"{gpu.id} instead of {cluster.gpu.id}", other)]
-    return []
 
 
 def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> WhatIf:
@@ -142,9 +162,8 @@ def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> 
     best = next(iter(rank(fitting, objective="step_time", limit=1)), None)
     now_s = now.prediction.time.step_s
     if best is None or best.prediction.time.step_s > now_s:
-        return WhatIf(change=change, plan=replace(now.plan, cluster=question.cluster), step_s=now_s, step_ratio=1.0)
-    step_s = best.prediction.time.step_s
-    return WhatIf(change=change, plan=best.plan, step_s=step_s, step_ratio=step_s / now_s)
+        return _changed(change, replace(now.plan, cluster=question.cluster), now_s, now)
+    return _changed(change, best.plan, best.prediction.time.step_s, now)
 
 
 def _safe(fitting: Sequence[Evaluated], modes: Sequence[Recompute]) -> tuple[Evaluated, ...]:

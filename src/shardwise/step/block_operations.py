@@ -48,6 +48,9 @@ DECOMPOSED_NORM_KERNELS = (8, 16)
 DECOMPOSED_ROTARY_KERNELS = (6, 8)
 FUSED_ROTARY_KERNELS = (2, 2)
 DECOMPOSED_GATED_KERNELS = (2, 3)
+AUTOCAST_BYTES = (6, 18)
+"""Bytes of every input that eager autocast casts for a matrix of its own, forward and backward: read in fp32 and
+written in 16 bits; its gradient cast back, and added in fp32 to that of the other readers."""
 AUTOCAST_KERNELS = (10, 13)
 """Casts that autocast adds to a block (same file)."""
 TENSOR_PARALLEL_KERNELS = 2
@@ -71,6 +74,7 @@ def block_operations(layer: LayerSpec, context: OperationContext, recipe: Recipe
         operations += _adapters(layer, context, recipe)
     operations += _mixers(layer, context)
     operations += _feed_forward(layer, context)
+    operations += _autocast(layer, context)
     operations += fp8_casts(operations, layer, context)
     operations += sequence_copies(layer, context)
     operations += _host_calls(layer, context, recipe)
@@ -105,9 +109,10 @@ def _bias_elements(weight: Weight, context: OperationContext) -> int:
 
 def _adapters(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> Iterator[Operation]:
     """LoRA's thin products, and for QLoRA the base weights expanded to 16 bits in forward and in backward."""
+    factor_context = eager_operations.of_factors(context)
     for weight in adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets):
-        yield from matrix_operations(local_matrix(weight, context), context, is_trained=True)
-    if context.is_own_eager:
+        yield from matrix_operations(local_matrix(weight, factor_context), factor_context, is_trained=True)
+    if context.is_own_eager or (context.adapted_input_bytes and not context.is_compiled):
         yield from eager_operations.adapter_sums(layer, context, recipe)
     if context.is_quantised and context.is_own_eager:
         yield from eager_operations.unpacking(layer, context)
@@ -160,9 +165,13 @@ def _both(
     context: OperationContext,
     *,
     kernels: tuple[int, int] = (1, 1),
+    element_bytes: int = 0,
 ) -> tuple[Operation, Operation]:
-    """A memory-bound operation and its backward; bytes are for 16-bit elements and scale with the element."""
-    scale = context.element_bytes / 2
+    """A memory-bound operation and its backward; bytes are for 16-bit elements and scale with the element.
+
+    ``element_bytes`` is that of the residual stream, where the operation works on it.
+    """
+    scale = (element_bytes or context.element_bytes) / 2
     forward, backward = bytes_per_element
     return context.memory_operations(name, (elements * forward * scale, elements * backward * scale), kernels)
 
@@ -171,15 +180,28 @@ def _norms(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
     is_fused = context.has_fused_norm or layer.norm == "layernorm"
     per_element = FUSED_NORM_BYTES if is_fused else DECOMPOSED_NORM_BYTES
     forward, backward = FUSED_KERNELS if is_fused else DECOMPOSED_NORM_KERNELS
+    wide = 0 if context.is_compiled else context.residual_bytes
     if layer.num_norms:
         kernels = (layer.num_norms * forward, layer.num_norms * backward)
-        yield from _both("norms", layer.num_norms * context.residual_elements, per_element, context, kernels=kernels)
+        elements = layer.num_norms * context.residual_elements
+        width = wide if is_fused else 0
+        yield from _both("norms", elements, per_element, context, kernels=kernels, element_bytes=width)
     branches = (layer.mixer is not None) + (layer.feed_forward is not None) + (layer.cross_attention is not None)
     elements, kernels = branches * context.residual_elements, (branches, branches)
-    yield from _both("residuals", elements, RESIDUAL_BYTES, context, kernels=kernels)
+    yield from _both("residuals", elements, RESIDUAL_BYTES, context, kernels=kernels, element_bytes=wide)
     if context.hidden_dropout:
         moved = 1 if context.has_fused_dropout else DROPOUT_BYTES
         yield from _both("dropout", elements, (moved, moved), context, kernels=kernels)
+
+
+def _autocast(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
+    """Casts of the fp32 inputs of a block's matrices, which a compiler makes part of other kernels."""
+    if not context.is_autocast or context.is_compiled:
+        return
+    readers = sum(weight.is_matrix and weight.split == "column" for weight in layer.weights)
+    elements = readers * context.residual_elements
+    forward, backward = AUTOCAST_BYTES
+    yield from context.memory_operations("autocast", (forward * elements, backward * elements), (0, 0))
 
 
 def _mixers(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:

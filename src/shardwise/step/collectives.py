@@ -112,6 +112,10 @@ def _not_asked_for(call: Call, layer: LayerSpec, context: StageContext) -> int:
     )
 
 
+LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
+"""Names of the norm behind a feed-forward part: Gemma 2 and 3, OLMo 2 and 3, EXAONE 4; GLM 4."""
+
+
 def repeats_calls(context: StageContext) -> bool:
     """Whether recomputation communicates again: torchtitan's selective one and ours gather again.
 
@@ -143,7 +147,12 @@ def _times_again(call: Call, times: int, layer: LayerSpec, context: StageContext
     if not is_own:
         return times
     is_sum = call.kind in ("reduce_scatter", "all_reduce")
-    return times - (is_sum and isinstance(layer.feed_forward, DenseSpec))
+    return times - (is_sum and isinstance(layer.feed_forward, DenseSpec) and not _ends_with_norm(layer))
+
+
+def _ends_with_norm(layer: LayerSpec) -> bool:
+    """Whether a norm follows the feed-forward part, whose input backward needs."""
+    return any(weight.role == "norm" and weight.name.startswith(LAST_NORMS) for weight in layer.weights)
 
 
 def _times_with_modules(call: Call, layer: LayerSpec, modules: tuple[RecomputeModule, ...]) -> int:
@@ -405,12 +414,18 @@ def gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     if context.has_adapter:
         yield from _adapters_over_tensor_ranks(context)
         return
-    blocks = [(weight, count) for layer, count in context.layer_runs for weight in layer.weights]
-    final = [(weight, 1) for weight in context.plan.model.final_weights if context.stage.has_head]
+    is_native = is_native_engine(context.plan)
+    blocks = [
+        (weight, count, is_native and _is_inside_divided(weight, layer))
+        for layer, count in context.layer_runs
+        for weight in layer.weights
+    ]
+    final = [(weight, 1, False) for weight in context.plan.model.final_weights if context.stage.has_head]
     sums: dict[tuple[str, int], int] = {}
-    for weight, count in blocks + final:
-        sees_part = layout.sequence_parallel or (is_native_engine(context.plan) and _is_head_norm(weight))
-        if sees_part and (weight.split == "replicated" or _is_whole_expert(weight, context)):
+    for weight, count, is_inside in blocks + final:
+        if (layout.sequence_parallel or is_inside) and (
+            weight.split == "replicated" or _is_whole_expert(weight, context)
+        ):
             key = ("gradients of replicated weights", layout.tp)
         elif weight.split_limit and layout.tp > weight.split_limit:
             key = ("gradients of copied key-value heads", layout.tp // weight.split_limit)
@@ -446,9 +461,10 @@ def _adapters_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     yield from call.exposed(units=1, rounds=1)
 
 
-def _is_head_norm(weight: Weight) -> bool:
-    """Whether a weight is a norm of query or key heads, of which every tensor-parallel rank holds its own."""
-    return weight.role == "norm" and weight.name.rpartition(".weight")[0].endswith(("q_norm", "k_norm"))
+def _is_inside_divided(weight: Weight, layer: LayerSpec) -> bool:
+    """Whether a module that ranks divide, such as attention, holds a weight: a whole one serves a rank's part there."""
+    around = {row.name.removesuffix(".weight").rpartition(".")[0] for row in layer.weights if row.split == "row"}
+    return any(weight.name.startswith(f"{name}.") for name in around)
 
 
 def _is_whole_expert(weight: Weight, context: StageContext) -> bool:

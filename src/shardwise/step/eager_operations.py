@@ -1,11 +1,13 @@
-"""What our trainer's own functions issue kernel by kernel where nothing compiles them: rounding to 8 bits, unpacking
-of 4-bit weights, adapters beside matrices.
+"""What is issued kernel by kernel where nothing compiles it: rounding to 8 bits, unpacking of 4-bit weights, adapters
+beside matrices.
 
-Bytes are counted over the lines of ``train/fp8.py``, ``train/nf4.py`` and ``train/lora.py``: what each kernel reads and
-writes of a tensor. Compiled, the same lines become one or two kernels, which ``block_operations.py`` counts.
+Bytes are counted over the lines of ``train/fp8.py``, ``train/nf4.py``, ``train/lora.py`` and peft's
+``tuners/lora/layer.py``: what each kernel reads and writes of a tensor. Compiled, the same lines become one or two
+kernels, which ``block_operations.py`` counts.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from math import ceil
 
 from shardwise.model import LayerSpec
@@ -34,14 +36,30 @@ scaled (2, 2)."""
 UNPACKING_KERNELS = 8
 """Kernels of that expansion, five of them on scales, one for 64 weights."""
 
-ADAPTER_SUM_BYTES = (6, 4)
-"""Bytes per output of an adapted matrix, forward and backward: added to the base product (read two, write one), and its
-gradient times alpha over rank."""
-ADAPTER_GRADIENT_BYTES = 6
-"""Bytes per input of an adapted matrix: two gradients of it added up."""
-ADAPTER_KERNELS = (3, 4)
-"""Kernels around an adapter, forward and backward: casts of both factors and the sum; the scaled gradient, the input's
-sum, casts of both factors' gradients."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSums:
+    """Bytes and kernels around the products of an adapter; bytes for a base of 16 bits."""
+
+    per_output: tuple[int, int]
+    """Bytes an output of the adapted matrix, forward and backward."""
+    per_input: tuple[int, int]
+    kernels: tuple[int, int]
+
+
+ADAPTER_SUMS: dict[int, AdapterSums] = {
+    # Our trainer. Outputs: added to the base product (read two, write one), and the gradient times alpha over rank.
+    # Inputs: two gradients added up. Kernels: casts of both factors, and of their gradients, besides.
+    0: AdapterSums(per_output=(6, 4), per_input=(0, 6), kernels=(3, 4)),
+    # peft under autocast. Outputs: scaled (4), added (6); the gradient scaled (4). Inputs: cast to fp32 (6) and back
+    # (6); the gradient likewise (12), and added to the matrix's own (6). Kernels: casts of both factors besides.
+    2: AdapterSums(per_output=(10, 4), per_input=(12, 18), kernels=(6, 6)),
+    # peft without autocast. Outputs: scaled in fp32 (8), added to the base product in fp32 (10), cast (6); the
+    # gradient cast to fp32 (6), scaled (8), and cast back for the base (6). Inputs: cast (6); the gradient cast back
+    # (6), added (6).
+    4: AdapterSums(per_output=(24, 20), per_input=(6, 12), kernels=(4, 5)),
+}
+"""By the bytes an element that adapters cast their inputs to, 0 where they read what the matrix reads."""
 
 
 def adapted_and_packed(layer: LayerSpec, recipe: Recipe) -> tuple[int, int]:
@@ -60,11 +78,18 @@ def adapter_sums(layer: LayerSpec, context: OperationContext, recipe: Recipe) ->
     inputs = sum(first.rows * first.in_features for first in matrices[::2])
     outputs = sum(second.rows * second.out_features for second in matrices[1::2])
     scale, number = context.element_bytes / 2, len(matrices) // 2
-    forward, backward = ADAPTER_SUM_BYTES
-    calls = [count * number for count in ADAPTER_KERNELS]
-    moved = scale * (backward * outputs + ADAPTER_GRADIENT_BYTES * inputs)
-    yield context.memory_operation("adapter sums", "forward", scale * forward * outputs, num_kernels=calls[0])
-    yield context.memory_operation("adapter sums.backward", "backward", moved, num_kernels=calls[1])
+    sums = ADAPTER_SUMS[context.adapted_input_bytes]
+    moved = [scale * (out * outputs + into * inputs) for out, into in zip(sums.per_output, sums.per_input, strict=True)]
+    calls = [count * number for count in sums.kernels]
+    yield context.memory_operation("adapter sums", "forward", moved[0], num_kernels=calls[0])
+    yield context.memory_operation("adapter sums.backward", "backward", moved[1], num_kernels=calls[1])
+
+
+def of_factors(context: OperationContext) -> OperationContext:
+    """The facts that products with an adapter's factors follow from: fp32 where nothing casts fp32 factors."""
+    if context.adapted_input_bytes < 4:
+        return context
+    return replace(context, element_bytes=4, weight_gradient_bytes=4, matmul_dtype="fp32")
 
 
 def unpacking(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:

@@ -23,10 +23,12 @@ LOSS_BYTES: dict[LossKind, LossBytes] = {
     "torch": LossBytes(forward=10, backward=12, head=2),
     # DTensor's loss parallel: forward holds one more fp32 copy, backward four, and the logits stay (traced).
     "torch_parallel": LossBytes(forward=14, backward=18, head=4),
-    # The model's output record keeps the 2-byte logits alive through backward.
-    "huggingface": LossBytes(forward=10, backward=14, head=4),
+    # The same: loops and transformers' Trainer keep the loss alone of the model's output, which frees its logits.
+    "huggingface": LossBytes(forward=10, backward=12, head=2),
     # Megatron's vocabulary-parallel loss works in place on one fp32 copy; the gradient is cast beside it.
     "vocab_parallel": LossBytes(forward=6, backward=6, head=2),
+    # nanotron's shifts the fp32 logits into a second copy, of which alone backward has need.
+    "vocab_parallel_upcast": LossBytes(forward=10, backward=6, head=2),
     # Transformer Engine's kernel writes the gradient over the logits; with tp > 1 one copy stays beside them.
     "fused_in_place": LossBytes(forward=2, backward=2, head=2),
     "vocab_parallel_fused": LossBytes(forward=4, backward=4, head=4),
@@ -92,6 +94,19 @@ def num_own_pieces(*, num_tokens: int, vocab_rows: int, element_bytes: int) -> i
     4
     """
     return most(1, -(-num_tokens * vocab_rows * element_bytes // OWN_LOGITS_BYTES))
+
+
+def num_liger_pieces(*, num_tokens: int, vocab_size: int, hidden_size: int) -> int:
+    """Pieces of Liger's fused head and loss: the logits of one are about as large as the head's input.
+
+    Source: linkedin/Liger-Kernel ``src/liger_kernel/ops/fused_linear_cross_entropy.py``.
+    Assumes: its gradients take the logits' place.
+
+    >>> num_liger_pieces(num_tokens=8192, vocab_size=128256, hidden_size=4096)
+    32
+    """
+    smallest = -(-num_tokens // -(-vocab_size // hidden_size))
+    return -(-num_tokens // (1 << (smallest - 1).bit_length()))
 
 
 OWN_LOGITS_BYTES = 512 * MIB

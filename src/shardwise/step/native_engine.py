@@ -115,6 +115,39 @@ def axes_inside(layout: Layout) -> tuple[str, ...]:
     return tuple(name for name, degree in degrees if degree > 1)
 
 
+DIVIDED_FAMILIES = (
+    *OWN_DECODER_TYPES,
+    *(
+        "apertus",
+        "arcee",
+        "cwm",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "dots1",
+        "ernie4_5",
+        "exaone",
+        "exaone4",
+    ),
+    *("exaone_moe", "gemma", "gemma3_text", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_neox", "granite"),
+    *("granitemoe", "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "internlm3", "jais2"),
+    *("ministral", "ministral3", "nemotron", "olmo", "smollm3", "solar_open", "starcoder2"),
+)
+"""Families whose inside tensor and expert parallelism divide where transformers builds them, by the splits of their
+weights in ``families``; ``tests/train/test_divided_families.py`` holds each to one process."""
+DIVIDED_AXES = ("tp", "ep")
+
+
+def undivided_axes(layout: Layout, *, model_type: str) -> tuple[str, ...]:
+    """The axes of a layout along which our trainer would have to divide what transformers builds, and does not.
+
+    >>> undivided_axes(Layout(tp=2, pp=2), model_type="gemma3_text")
+    ('pp',)
+    """
+    offered = DIVIDED_AXES if model_type in DIVIDED_FAMILIES else ()
+    return tuple(axis for axis in axes_inside(layout) if axis not in offered)
+
+
 def has_own_vocabulary(model: ModelSpec) -> bool:
     """Whether token table and head are two matrices of our own decoder."""
     return has_own_decoder(model) and model.has_head and not model.tie_word_embeddings

@@ -58,6 +58,8 @@ class OperationContext:
     has_fused_rotary: bool
     is_base_frozen: bool
     is_quantised: bool
+    adapted_input_bytes: int = 0
+    """Bytes an element of the input that an adapter casts for itself; 0 where it reads what its matrix reads."""
     row_kernels: RowKernels = "fused"
     """How copies of tokens are put in the order of experts."""
     has_fused_softmax: bool = False
@@ -156,9 +158,10 @@ def operation_context(context: StageContext) -> OperationContext:
         is_eager_attention=block.is_eager_attention,
         has_fused_norm=block.has_fused_norm or profile.has_torch_norm_kernel,
         has_fused_activation=block.has_fused_activation,
-        has_fused_rotary=profile.sharding == "megatron" or plan.recipe.compile,
+        has_fused_rotary=profile.sharding == "megatron" or plan.recipe.compile or plan.recipe.liger_kernels,
         is_base_frozen=context.has_adapter,
         is_quantised=plan.recipe.adapter == "qlora",
+        adapted_input_bytes=context.adapted_input_bytes,
         row_kernels=row_kernels(plan),
         has_fused_softmax=block.has_fused_softmax,
         attention_dropout=block.attention_dropout,

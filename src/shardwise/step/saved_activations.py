@@ -26,6 +26,8 @@ class Adapter:
     rank: int
     targets: LoraTargets
     has_dropout: bool
+    input_bytes: Bytes = 0
+    """Bytes an element of its input that every adapted matrix keeps as a copy of its own; 0 where readers share one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +175,11 @@ def saved_tensors(layer: LayerSpec, context: BlockContext) -> tuple[SavedTensor,
 
 def _adapters(layer: LayerSpec, adapter: Adapter, context: BlockContext) -> SavedTensor:
     """Tensors that LoRA keeps beside the block: the rank-wide products, and dropped-out inputs with their masks."""
-    element = context.element_bytes
+    element = adapter.input_bytes or context.element_bytes
     added = adapter_weights(layer, rank=adapter.rank, targets=adapter.targets)
     first = [weight for weight in added if weight.name.endswith("lora_A")]
     inputs = sum(weight.shape[1] // (context.tp if weight.split == "row" else 1) for weight in first)
-    dropped = inputs * (element + 1) if adapter.has_dropout else 0
+    dropped = inputs * (element + 1) if adapter.has_dropout else inputs * adapter.input_bytes
     num_bytes = context.tokens * (len(first) * adapter.rank * element + dropped)
     return SavedTensor(name="adapters", num_bytes=num_bytes)
 

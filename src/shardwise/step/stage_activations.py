@@ -5,7 +5,14 @@ from collections.abc import Iterator, Sequence
 from shardwise.columns import either, least, most, negated, rounded
 from shardwise.ledger import MemoryComponent
 from shardwise.step.inventory import Tensor, present
-from shardwise.step.loss import asked_loss, logits_bytes, loss_bytes, num_own_pieces, own_piece_bytes
+from shardwise.step.loss import (
+    asked_loss,
+    logits_bytes,
+    loss_bytes,
+    num_liger_pieces,
+    num_own_pieces,
+    own_piece_bytes,
+)
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Bytes
 
@@ -91,14 +98,17 @@ def offloaded_activation_bytes(context: StageContext, *, kept_bytes: Bytes) -> B
 def _own_loss(context: StageContext) -> Iterator[Tensor]:
     """One piece of the logits; the gradients of the head and of its input are made with the loss and wait for backward.
 
-    Source: ``train/loss.py``.
+    Source: ``train/loss.py``; Liger's fused head and loss does the same.
     """
     plan, timeline, block = context.plan, context.timeline, context.block_context
     size, shards, ranks = block.element_bytes, plan.layout.tp * context.vocabulary_ranks, context.vocabulary_ranks
     rows, tokens = -(-plan.model.vocab_size // shards), ranks * context.tokens
-    asked = plan.recipe.loss_chunks
-    chunks = asked if asked > 1 else num_own_pieces(num_tokens=tokens, vocab_rows=rows, element_bytes=size)
-    per_logit = own_piece_bytes(element_bytes=size, is_compiled=plan.recipe.compile)
+    asked, has_liger = plan.recipe.loss_chunks, plan.recipe.liger_kernels
+    if has_liger:
+        chunks = context.each(num_liger_pieces, num_tokens=tokens, vocab_size=rows, hidden_size=block.hidden_size)
+    else:
+        chunks = asked if asked > 1 else num_own_pieces(num_tokens=tokens, vocab_rows=rows, element_bytes=size)
+    per_logit = own_piece_bytes(element_bytes=size, is_compiled=plan.recipe.compile or has_liger)
     loss = timeline.loss_forward
     piece = logits_bytes(
         tokens=tokens, vocab_size=plan.model.vocab_size, shards=shards, chunks=chunks, bytes_per_logit=per_logit
@@ -167,6 +177,9 @@ def spread_tensors(context: StageContext) -> Iterator[Tensor]:
 def logit_tensors(context: StageContext) -> Iterator[Tensor]:
     """Logits and cross-entropy of one micro-batch, and the head's input."""
     if not (context.held.has_head and context.plan.model.has_head):
+        return
+    if context.plan.recipe.liger_kernels:
+        yield from _own_loss(context)
         return
     if not context.is_native_engine:
         yield from _whole_loss(context)

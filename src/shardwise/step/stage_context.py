@@ -99,6 +99,8 @@ class StageContext:
             precision=self.plan.recipe.precision,
             in_fp32=settled(accumulates_in_fp32(self.plan.engine, self.plan.layout)),
         )
+        if self.adapted_input_bytes == DTYPE_BYTES["fp32"]:
+            states = replace(states, weight_bytes=4, gradient_bytes=4, moment_bytes=4, reduce_bytes=4)
         if self.plan.recipe.moment_dtype is not None:
             states = replace(states, moment_bytes=DTYPE_BYTES[self.plan.recipe.moment_dtype])
         asked = self.plan.recipe.reduce_dtype
@@ -184,6 +186,17 @@ class StageContext:
         return (torch_engine and not self.has_adapter) & mixed & negated(self.gathers_parameters)
 
     @cached_property
+    def adapted_input_bytes(self) -> Bytes:
+        """Bytes an element of the copy of its input that every adapted matrix keeps; 0 where all readers keep one.
+
+        fp32 adapters cast what they read to fp32, and autocast casts the copy back (peft ``tuners/lora/layer.py``).
+        """
+        precision = self.plan.recipe.precision
+        if not (self.has_adapter and self.profile.has_fp32_adapters) or precision == "fp32":
+            return 0
+        return 4 if precision == "bf16" else 2
+
+    @cached_property
     def live_block_copies(self) -> int:
         """Blocks' worth of recomputed activations alive at once: 2 for fp32 adapters under FSDP1, else 1.
 
@@ -232,19 +245,20 @@ class StageContext:
             has_fused_softmax=self.profile.sharding in ("megatron", "deepspeed"),
             has_fused_norm=self.profile.has_fused_norm
             or recipe.compile
+            or recipe.liger_kernels
             or (self.is_native_engine and not self.plan.cluster.runs_on_cpu),
-            has_fused_activation=self.profile.has_fused_activation or recipe.compile,
+            has_fused_activation=self.profile.has_fused_activation or recipe.compile or recipe.liger_kernels,
             saves_gathered_input=self.profile.saves_gathered_input & layout.sequence_parallel,
             expands_key_values=False,
             attention_dropout=model.attention_dropout_fraction > 0,
             hidden_dropout=model.hidden_dropout_fraction > 0,
-            saves_attention_input=True,
+            saves_attention_input=not self.adapted_input_bytes,
             casts_inputs_separately=self.is_autocast & (not recipe.compile),
             gathered_sequence_ratio=layout.cp if self.is_native_engine else 1,
             copies_exchanged_rows=self.is_native_engine & (layout.ep > 1),
             keeps_exchanged_rows=layout.ep > 1,
             runs_experts_eagerly=self.is_native_engine,
-            saves_mlp_input=not self.has_adapter or self._adapts_feed_forward,
+            saves_mlp_input=not self.has_adapter or (self._adapts_feed_forward and not self.adapted_input_bytes),
             remakes_elementwise=self._is_own_compiled,
             fuses_norms=self.profile.has_transformer_engine,
             has_fp8_inputs=self.profile.has_transformer_engine and self._multiplies_in_fp8,
@@ -271,7 +285,12 @@ class StageContext:
         if not self.has_adapter:
             return None
         recipe = self.plan.recipe
-        return Adapter(rank=recipe.lora_rank, targets=recipe.lora_targets, has_dropout=recipe.lora_dropout_fraction > 0)
+        return Adapter(
+            rank=recipe.lora_rank,
+            targets=recipe.lora_targets,
+            has_dropout=recipe.lora_dropout_fraction > 0,
+            input_bytes=self.adapted_input_bytes,
+        )
 
     @cached_property
     def _adapts_feed_forward(self) -> bool:

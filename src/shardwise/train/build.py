@@ -28,6 +28,7 @@ from shardwise.train.decoder.groups import BlockGroups
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.divisible import require_data_parallel, require_divisible
 from shardwise.train.family_initialise import fill_as_family
+from shardwise.train.family_parallel import divide_family, make_divisible
 from shardwise.train.foreign import ForeignModule
 from shardwise.train.fp8 import use_fp8
 from shardwise.train.huggingface import TransformersDecoder
@@ -40,7 +41,7 @@ from shardwise.train.nf4 import pack_matrices
 from shardwise.train.parameters import TABLE
 from shardwise.train.recompute import recompute_blocks
 from shardwise.train.stages import Chunk, chunks_of_rank
-from shardwise.train.tensor_parallel import divide_tensors
+from shardwise.train.tensor_parallel import PartGradient, divide_tensors
 from shardwise.train.torch_private import compile_as_whole_blocks
 from shardwise.train.units import Unit, units_of
 
@@ -57,6 +58,8 @@ class Built:
     """The decoders inside whatever wraps them into chunks."""
     positions: torch.Tensor
     """Which tokens of every sequence this rank computes."""
+    part_gradients: tuple[PartGradient, ...] = ()
+    """Parameters whose gradients tp ranks add up."""
 
 
 def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignModule | None = None) -> Built:
@@ -68,20 +71,24 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignMod
         return Built(chunks=(_divided(given, job, mesh, device),), decoders=(given,), positions=positions)
     if uses_transformers(job):
         foreign = _transformers_decoder(job, device)
+        make_divisible(foreign, job)
         _choose_products(foreign, job, device)
         _freeze(foreign, job)
-        return Built(chunks=(_divided(foreign, job, mesh, device),), decoders=(foreign,), positions=positions)
+        parts = divide_family(foreign, job, mesh, block_groups(job, mesh))
+        chunks = (_divided(foreign, job, mesh, device),)
+        return Built(chunks=chunks, decoders=(foreign,), positions=positions, part_gradients=parts)
+    part_gradients: list[PartGradient] = []
     decoders = tuple(_decoder(job, mesh, chunk, positions) for chunk in chunks_of_rank(job, mesh.rank("pp")))
     for decoder in decoders:
         _choose_products(decoder, job, device)
         _freeze(decoder, job)
-        divide_tensors(decoder, mesh)
+        part_gradients += divide_tensors(decoder, mesh)
     before = accumulate((len(list(decoder.blocks())) for decoder in decoders), initial=0)
     chunks = tuple(
         _divided(decoder, job, mesh, device, num_before=num_before)
         for decoder, num_before in zip(decoders, before, strict=False)
     )
-    return Built(chunks=chunks, decoders=decoders, positions=positions)
+    return Built(chunks=chunks, decoders=decoders, positions=positions, part_gradients=tuple(part_gradients))
 
 
 def weights_dtype(job: Job) -> torch.dtype:
@@ -104,7 +111,8 @@ def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder
     )
     decoder.compute_dtype = COMPUTE_DTYPES[job.recipe.precision] or weights_dtype(job)
     decoder.fill_buffers(device)
-    decoder.settings = _loss_settings(job)
+    if decoder.head is not None:
+        decoder.head.settings = _loss_settings(job)
     return decoder
 
 

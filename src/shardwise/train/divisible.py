@@ -2,18 +2,26 @@
 
 from shardwise.errors import LayoutError
 from shardwise.layout import Layout
-from shardwise.step.native_engine import axes_inside
+from shardwise.step.native_engine import axes_inside, undivided_axes
 from shardwise.train.job import Job, uses_transformers
 
 
 def require_divisible(job: Job) -> None:
-    """Return when our runtime can divide the job's model as its layout says.
+    """Return when our runtime can divide the job's model as its layout says; rules look at heads and widths.
 
     Raises:
-        LayoutError: it divides the inside of a model that transformers builds.
+        LayoutError: it would divide what transformers builds along an axis that is not offered for the family, or the
+            rows of the vocabulary unevenly.
     """
     if uses_transformers(job):
-        require_data_parallel(job.layout, model_type=str(job.model_config.get("model_type")))
+        model_type = str(job.model_config.get("model_type"))
+        _require_whole(undivided_axes(job.layout, model_type=model_type), model_type=model_type)
+    if job.vocab_size % job.layout.tp:
+        raise LayoutError(
+            f"tp={job.layout.tp} cannot divide vocab_size={job.vocab_size} into equal parts",
+            code="train-tensor-parts",
+            fix=f"set tp to a divisor of {job.vocab_size}, or pad the vocabulary",
+        )
 
 
 def require_data_parallel(layout: Layout, *, model_type: str) -> None:
@@ -22,11 +30,13 @@ def require_data_parallel(layout: Layout, *, model_type: str) -> None:
     Raises:
         LayoutError: it divides the inside of a model that is not our decoder.
     """
-    divided = axes_inside(layout)
+    _require_whole(axes_inside(layout), model_type=model_type)
+
+
+def _require_whole(divided: tuple[str, ...], *, model_type: str) -> None:
     if divided:
         raise LayoutError(
-            f"{' and '.join(divided)} divide the inside of a model, but {model_type} is no model of ours,"
-            " and others are divided over data-parallel ranks alone",
+            f"{' and '.join(divided)} divide the inside of a model, which our trainer does not do to {model_type}",
             code="train-transformers-layout",
-            fix="set tp, cp, pp and ep to 1 and dp_shard to the number of GPUs",
+            fix=f"set {' and '.join(divided)} to 1 and dp_shard as many times larger",
         )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from shardwise.errors import ModelError
-from shardwise.train.initialise import seed_of
+from shardwise.train.initialise import placed, seed_of
 from shardwise.train.torch_private import FakeTensor
 from shardwise.train.transformers_private import fill_with_its_own_values
 
@@ -181,7 +181,8 @@ def _hand_over(untouched: nn.Module, module: nn.Module, prefix: str, names: list
         owner, leaf = _place(module, name.removeprefix(f"{prefix}."))
         held: Tensor = getattr(owner, leaf)
         if isinstance(held, nn.Parameter):
-            filled[id(held)] = nn.Parameter(value.detach().to(held.dtype), requires_grad=held.requires_grad)
+            own = placed(value.detach().to(held.dtype), held)
+            filled[id(held)] = nn.Parameter(own, requires_grad=held.requires_grad)
         else:
             setattr(owner, leaf, value.to(held.dtype))
     for part in module.modules():

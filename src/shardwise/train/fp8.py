@@ -34,13 +34,14 @@ class Fp8Linear(Linear):
 
     def __init__(self, dense: Linear | nn.Linear) -> None:
         nn.Module.__init__(self)
-        self.weight, self.bias = dense.weight, dense.bias
+        self.weight, self.bias, self.bias_fraction = dense.weight, dense.bias, 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         """``(..., in)`` to ``(..., out)``."""
         out: Tensor = _Fp8Product.apply(x.flatten(0, -2), local(self.weight))
         out = out.unflatten(0, x.shape[:-1])
-        return out if self.bias is None else out + local(self.bias)
+        bias = self.own_bias()
+        return out if bias is None else out + bias
 
 
 def use_fp8(blocks: list[nn.Module], *, num_tokens: int, device: torch.device) -> None:

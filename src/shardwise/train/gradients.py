@@ -1,5 +1,6 @@
 """Turns gradients of summed losses into a step: one sum over all ranks gives loss, tokens and norm together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,11 +73,10 @@ def scale_gradients(trained: tuple[Trained, ...], factor: Tensor) -> None:
         foreach_mul(gradients, factor.to(device=gradients[0].device, dtype=gradients[0].dtype))
 
 
-def sum_replicated_gradients(modules: list[nn.Module], group: ProcessGroup | None) -> None:
-    """Sum the gradients of undivided modules in one call: under sequence parallelism, tp ranks saw different tokens."""
-    parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
-    gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
-    if group is None or not gradients:
+def sum_part_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) -> None:
+    """Add up, in one call, the parts of gradients that the ranks of a group have."""
+    gradients = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    if not gradients:
         return
     together = torch.cat([gradient.flatten() for gradient in gradients])
     torch.distributed.all_reduce(together, group=group)

@@ -1,6 +1,6 @@
 """Any decoder that transformers can build, trained by the same units, loss and sharding as our own.
 
-Data parallelism in every ZeRO stage; the axes that divide a model's inside need our own decoder.
+Data parallelism in every ZeRO stage; ``family_parallel.py`` divides the inside of some families over tp and ep.
 
 Shapes: B sequences, S tokens, D hidden, V vocabulary.
 """
@@ -12,8 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from shardwise.recipe import Attention
+from shardwise.train.decoder.groups import ALONE, BlockGroups
+from shardwise.train.decoder.model import Head
 from shardwise.train.family_initialise import WrittenNumbers, fill_as_family, forget_numbers
-from shardwise.train.loss import IGNORED_LABEL, LossSettings, summed_token_loss
+from shardwise.train.family_parts import DividedTable, FamilyExperts, no_mask
+from shardwise.train.loss import IGNORED_LABEL
 from shardwise.train.parameter_kinds import is_marked
 from shardwise.train.plain_head import PassedOn, plain_head
 from shardwise.train.pretrained.conversion import family_dtype
@@ -60,12 +63,29 @@ class TransformersDecoder(nn.Module):
         """The model as its class made it, whatever is replaced in the trained one; stays on the meta device."""
         forget_numbers(whole)
         self.initializer_ratio = float(getattr(config, "initializer_range", None) or 0.02)
-        self.settings = LossSettings()
         self.compute_dtype = dtype
         """dtype of hidden states, and of masks that are added to scores."""
-        self.plain_head = plain_head(whole)
-        if self.plain_head is not None:
-            setattr(whole, self.plain_head, PassedOn(self.get_submodule(self.plain_head)))
+        self.groups = ALONE
+        self.head_name = plain_head(whole)
+        if self.head_name is not None:
+            head = Head(whole.get_submodule(self.head_name).get_parameter("weight"))
+            self.add_module(self.head_name, head)
+            setattr(whole, self.head_name, PassedOn(head))
+
+    @property
+    def head(self) -> Head | None:
+        """The head with its loss; ``None`` where the class of the family makes logits in another way."""
+        found = None if self.head_name is None else self.get_submodule(self.head_name)
+        return found if isinstance(found, Head) else None
+
+    def join(self, groups: BlockGroups) -> None:
+        """Work in these groups from now on."""
+        self.groups = groups
+        for module in self.modules():
+            if isinstance(module, Head | FamilyExperts):
+                module.groups = groups
+            elif isinstance(module, DividedTable):
+                module.join(groups)
 
     def blocks(self) -> Iterator[nn.Module]:
         """The decoder layers: the longest list of modules."""
@@ -92,21 +112,30 @@ class TransformersDecoder(nn.Module):
 
         ``next_after_B`` asks for the likeliest token after one place of each sequence instead.
         """
-        options = {} if document_places_BS is None else _apart(self.whole[0], document_places_BS, self.compute_dtype)
+        options = self._places(ids_BS, document_places_BS)
         given_BS_ = self.whole[0](input_ids=ids_BS, use_cache=False, **options).logits
+        if self.head is not None:
+            return self.head(given_BS_, labels_BS, next_after_B)
         if next_after_B is not None:
-            given_BV = given_BS_[torch.arange(ids_BS.size(0), device=ids_BS.device), next_after_B]
-            if self.plain_head is not None:
-                weight_VD = self.get_submodule(self.plain_head).get_parameter("weight")
-                given_BV = given_BV.to(weight_VD.dtype) @ weight_VD.t()
-            return given_BV.float().argmax(dim=1)
+            rows_B = torch.arange(ids_BS.size(0), device=ids_BS.device)
+            return given_BS_[rows_B, next_after_B].float().argmax(dim=1)
         assert labels_BS is not None
-        if self.plain_head is not None:
-            weight_VD = self.get_submodule(self.plain_head).get_parameter("weight")
-            return summed_token_loss(given_BS_.flatten(0, 1), weight_VD, labels_BS.flatten(), settings=self.settings)
         return nn.functional.cross_entropy(
             given_BS_.float().flatten(0, 1), labels_BS.flatten(), reduction="sum", ignore_index=IGNORED_LABEL
         )
+
+    def _places(self, ids_BS: Tensor, places_BS: Tensor | None) -> dict[str, Any]:
+        """Where tokens stand and whom they see, where the class would not find it out by itself.
+
+        It knows no documents, and under sequence parallelism it sees a part of the sequence alone.
+        """
+        if places_BS is not None:
+            return {"position_ids": places_BS, "attention_mask": _masks(self.whole[0], places_BS, self.compute_dtype)}
+        if not self.groups.is_sequence_parallel:
+            return {}
+        masks = _masks(self.whole[0], ids_BS, self.compute_dtype, has_documents=False)
+        positions_1S = torch.arange(ids_BS.size(1), device=ids_BS.device)[None]
+        return {"position_ids": positions_1S, "attention_mask": no_mask(ids_BS.device) if masks is None else masks}
 
     def train(self, mode: bool = True) -> Self:
         """Dropout on or off, of the class's own forward too."""
@@ -114,8 +143,8 @@ class TransformersDecoder(nn.Module):
         return super().train(mode)
 
 
-def _apart(whole: Any, places_BS: Tensor, dtype: torch.dtype) -> dict[str, Any]:
-    """What keeps packed documents apart: places that begin anew, and the masks that follow from them.
+def _masks(whole: Any, places_BS: Tensor, dtype: torch.dtype, *, has_documents: bool = True) -> Any:
+    """The masks of every kind of layer; with documents, those that follow from places that begin anew.
 
     transformers makes the masks, as it does before it generates: it knows the kernel, and the windows and chunks of
     every layer. Some families forget the places where they make their masks themselves (gpt_oss, afmoe).
@@ -125,5 +154,4 @@ def _apart(whole: Any, places_BS: Tensor, dtype: torch.dtype) -> dict[str, Any]:
     make_masks = getattr(whole, "create_masks_for_generate", create_masks_for_generate)
     hidden_BS0 = torch.empty((*places_BS.shape, 0), dtype=dtype, device=places_BS.device)
     # Neither a mask of padding nor a cache, by position: the cache's name has changed since transformers 5.17.
-    masks = make_masks(whole.config, hidden_BS0, None, None, position_ids=places_BS)
-    return {"position_ids": places_BS, "attention_mask": masks}
+    return make_masks(whole.config, hidden_BS0, None, None, position_ids=places_BS if has_documents else None)

@@ -36,8 +36,8 @@ def initialise(module: nn.Module, *, prefix: str, device: torch.device, seed: in
                 whole = _initial_value(full_name, parameter, generator=generator, std=std)
                 if isinstance(owner, Embedding | Head) and owner.padding_row is not None:
                     whole[owner.padding_row].zero_()
-                placed = _placed(whole, parameter)
-                filled[id(parameter)] = nn.Parameter(placed, requires_grad=parameter.requires_grad)
+                own = placed(whole, parameter)
+                filled[id(parameter)] = nn.Parameter(own, requires_grad=parameter.requires_grad)
             setattr(owner, name, filled[id(parameter)])
 
 
@@ -59,7 +59,7 @@ def _initial_value(name: str, parameter: Tensor, *, generator: torch.Generator, 
     return whole.normal_(std=std, generator=generator)
 
 
-def _placed(whole: Tensor, parameter: Tensor) -> Tensor:
+def placed(whole: Tensor, parameter: Tensor) -> Tensor:
     """This rank's part of a value, placed as the parameter is."""
     if not isinstance(parameter, DTensor):
         return whole

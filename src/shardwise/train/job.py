@@ -127,6 +127,8 @@ class WatchSpec:
     """Whether the history of CUDA's allocator over the first steps is written into the run folder."""
     tensorboard: str | None = None
     """Folder for TensorBoard's events."""
+    wandb: str | None = None
+    """Project of Weights & Biases that the run is recorded for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

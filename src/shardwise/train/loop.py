@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 from torch.profiler import record_function
@@ -21,7 +21,7 @@ from shardwise.train.foreign import ForeignModule
 from shardwise.train.gradients import (
     StepSums,
     scale_gradients,
-    sum_replicated_gradients,
+    sum_part_gradients,
     sum_step,
     sum_tied_gradients,
 )
@@ -38,7 +38,6 @@ from shardwise.train.parameters import Trained, tied_ends, trained_parameters, u
 from shardwise.train.passes import Passes, make_passes
 from shardwise.train.sampling import Sampler, sample_object
 from shardwise.train.scaling import LossScale
-from shardwise.train.tensor_parallel import partly_trained
 from shardwise.train.validation import Validation, Validator, make_validator, perplexity
 
 GARBAGE_STEPS = 50
@@ -75,6 +74,8 @@ class Trainer:
     progress: Progress = field(default_factory=Progress)
     learning_rate: float = 0.0
     """Learning rate of the newest step, for parameters that have no rate of their own."""
+    parts: Mapping[ProcessGroup, list[nn.Parameter]] = field(default_factory=dict)
+    """Parameters of which every rank of a group knows a part of the gradient."""
     ends: ProcessGroup | None = None
     """Ranks of the first and the last stage, when both hold the token table and this rank is on one of the two."""
     is_stop_requested: Callable[[], bool] = lambda: False
@@ -135,7 +136,8 @@ class Trainer:
             entry.take_update()
 
     def _take_gradients(self, loss_sum: Tensor, num_tokens: Tensor, unit_ratio: float) -> StepSums:
-        sum_replicated_gradients(self._partly_trained(), self.mesh.group("tp"))
+        for group, parameters in self.parts.items():
+            sum_part_gradients(parameters, group)
         sum_tied_gradients(tied_ends(self.built.decoders), self.ends)
         for entry in self.trained:
             entry.take_gradient()
@@ -147,12 +149,6 @@ class Trainer:
             max_grad_norm=self.job.optimizer.max_grad_norm,
             is_stopping=self.is_stop_requested(),
         )
-
-    def _partly_trained(self) -> list[torch.nn.Module]:
-        """Modules every tp rank holds whole but trained on a part of what they learn from."""
-        is_sequence_parallel = self.job.layout.sequence_parallel
-        decoders = self.built.decoders
-        return [part for d in decoders for part in partly_trained(d, is_sequence_parallel=is_sequence_parallel)]
 
     def _drop_gradients(self) -> None:
         for entry in self.trained:
@@ -179,8 +175,16 @@ def make_trainer(
         source=source,
         validator=make_validator(job, mesh, built, passes, device),
         scale=LossScale.of(job.recipe.precision),
+        parts=_parts(built),
         ends=pipeline_ends(mesh) if job.model_config.get("tie_word_embeddings") else None,
     )
+
+
+def _parts(built: Built) -> dict[ProcessGroup, list[nn.Parameter]]:
+    found: dict[ProcessGroup, list[nn.Parameter]] = {}
+    for part in built.part_gradients:
+        found.setdefault(part.group, []).append(part.owner.get_parameter(part.name))
+    return found
 
 
 def train(

@@ -1,7 +1,8 @@
 """Builds the model of a job as every rank will, without its values: ``python -m shardwise.train.meta_model``.
 
 Reads a job on standard input and writes one JSON object: the shape of every parameter under ``shapes``, or why there is
-no such model under ``refused``, or why the job's adapters cannot stand in it under ``not_adapted``. With ``--weights``
+no such model under ``refused``, or why the job's layout cannot divide it under ``not_divided``, or why its adapters
+cannot stand in it under ``not_adapted``. With ``--weights``
 it says under ``unfit`` what the job's weights lack for it. A launcher asks it about models that transformers builds,
 whose configs and checkpoints only transformers can judge.
 """
@@ -12,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import RecipeError
+from shardwise.errors import LayoutError, RecipeError, ShardwiseError
+from shardwise.train.family_parallel import require_plain_head
 from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.job import Job, job_from_json
 from shardwise.train.lora import add_adapters
@@ -34,12 +36,16 @@ def meta_model(job: Job) -> dict[str, Any]:
         said = " ".join(str(error).split())
         named = _fields_with(error.args[0], job.model_config) if isinstance(error, KeyError) else []
         return {"refused": ": ".join([type(error).__name__, said, *named])}
+    try:
+        require_plain_head(model, job)
+    except LayoutError as error:
+        return {"not_divided": _parts(error)}
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     if job.recipe.adapter != "none":
         try:
             add_adapters(model, job.recipe)
         except RecipeError as error:
-            return {"not_adapted": {"message": error.message, "code": error.code, "fix": error.fix}}
+            return {"not_adapted": _parts(error)}
     return {"shapes": shapes}
 
 
@@ -47,7 +53,11 @@ def unfit_weights(job: Job) -> dict[str, Any]:
     """The error for weights that cannot fill the model, in its parts; ``None`` where they can."""
     folder = Path(str(job.checkpoint.initial_weights))
     error = first_of(unfit_tensors(conversion_of(job.model_config), saved_tensors(folder), folder))
-    return {"unfit": error and {"message": error.message, "code": error.code, "fix": error.fix}}
+    return {"unfit": error and _parts(error)}
+
+
+def _parts(error: ShardwiseError) -> dict[str, str]:
+    return {"message": error.message, "code": error.code, "fix": error.fix}
 
 
 def _fields_with(value: object, fields: Mapping[str, object], place: str = "") -> list[str]:

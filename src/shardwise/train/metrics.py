@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import torch
 
@@ -52,6 +52,33 @@ class StepRecord:
     validation_perplexity: float | None = None
 
 
+CURVES = {
+    "loss": "train/loss",
+    "gradient_norm": "train/gradient_norm",
+    "learning_rate": "train/learning_rate",
+    "loss_scale_ratio": "train/loss_scale_ratio",
+    "num_skipped_steps": "train/num_skipped_steps",
+    "validation_loss": "validation/loss",
+    "validation_perplexity": "validation/perplexity",
+    "step_s": "speed/step_s",
+    "data_wait_s": "speed/data_wait_s",
+    "tokens_per_s": "speed/tokens_per_s",
+    "tokens_per_s_per_gpu": "speed/tokens_per_s_per_gpu",
+    "mfu_fraction": "speed/mfu_fraction",
+    "peak_allocated_bytes": "memory/peak_allocated_bytes",
+    "peak_reserved_bytes": "memory/peak_reserved_bytes",
+}
+"""Fields of a record, and the curve that each becomes in TensorBoard and W&B."""
+
+
+def points_of(record: StepRecord) -> dict[str, float]:
+    """What a step adds to each curve."""
+    values = {curve: getattr(record, field) for field, curve in CURVES.items()}
+    parts = record.sample.get("components_s") if record.sample else None
+    sampled = {f"sampled/{name}_s": s for name, s in parts.items()} if isinstance(parts, Mapping) else {}
+    return {curve: value for curve, value in (values | sampled).items() if value is not None}
+
+
 class Clock:
     """Seconds between steps as the device sees them."""
 
@@ -72,6 +99,16 @@ class Clock:
             return float(end) - float(start)
         end.synchronize()
         return start.elapsed_time(end) / 1000
+
+
+class Recorder(Protocol):
+    """Is told of every step on rank 0."""
+
+    def add(self, record: StepRecord) -> None:
+        """Take one more step."""
+
+    def close(self) -> None:
+        """Finish; no more steps come."""
 
 
 class StepLog:

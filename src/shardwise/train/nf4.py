@@ -5,8 +5,9 @@ by itself into a row of bytes,
 
     codes (in / 2)  |  scales of 64 weights each (in / 64)  |  scale of the row's scales (4)
 
-so a rank that holds some rows of the packed matrix holds those rows, whatever divides them. The bytes are stored in the
-dtype the model computes with, because FSDP2 casts every other dtype to that one before it gathers.
+so a rank that holds some rows of the packed matrix holds those rows, whatever divides them. Where tensor parallelism
+divides the inputs of a matrix, a rank packs its part of every row, with the scale of the whole one. The bytes are
+stored in the dtype the model computes with, because FSDP2 casts every other dtype to that one before it gathers.
 
 Source: Dettmers et al. 2023, arXiv:2305.14314, section 3 (NF4, double quantisation). Two differences: scales of a row
 share one fp32 scale (the paper: 256 of them, after their mean is taken away), and are rounded up, so that no weight
@@ -18,8 +19,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.tensor import DTensor, Shard
 
 from shardwise.train.decoder.groups import local
+from shardwise.train.exchange import all_reduced
 
 NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
@@ -45,13 +49,20 @@ def packed_bytes(in_features: int) -> int:
     return -(-used // ALIGNMENT_BYTES) * ALIGNMENT_BYTES + ALIGNMENT_BYTES
 
 
-def pack(weight: Tensor) -> Tensor:
-    """Rows of a matrix ``(rows, in)`` as bytes ``(rows, packed_bytes(in))``."""
+def pack(weight: Tensor, group: ProcessGroup | None = None) -> Tensor:
+    """Rows of a matrix ``(rows, in)`` as bytes ``(rows, packed_bytes(in))``.
+
+    Where ranks hold parts of the same rows, whole blocks each, the codes are those of the whole rows.
+
+    Args:
+        weight: the rows.
+        group: the ranks that hold the other parts of these rows.
+    """
     rows, in_features = weight.shape
     blocks = -(-in_features // BLOCK)
     padded = F.pad(weight.float(), (0, blocks * BLOCK - in_features)).view(rows, blocks, BLOCK)
     largest = padded.abs().amax(dim=2)
-    row_scale = largest.amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    row_scale = all_reduced(largest.amax(dim=1, keepdim=True), "max", group).clamp(min=torch.finfo(torch.float32).tiny)
     steps = (largest / row_scale * SCALE_STEPS).ceil().clamp(1, SCALE_STEPS)
     scale = steps * row_scale / SCALE_STEPS
     codes = _nearest(padded / scale.unsqueeze(2)).view(rows, -1)
@@ -89,18 +100,44 @@ class QuantisedLinear(nn.Module):
         self.bias = bias
         self.out_features, self.in_features = self.weight.shape
         self.dtype = self.weight.dtype
+        self.own_in_features = self.in_features
+        """Inputs that this rank multiplies."""
+        self.bias_fraction = 1.0
+        """This rank's share of a bias that ranks add up with their outputs."""
+        self.rows_group: ProcessGroup | None = None
+        """The ranks that hold the other parts of the same rows."""
         self.register_buffer("pairs", None, persistent=False)
 
     def pack(self) -> None:
         """Quantise the weights this module was given."""
         dense = self.weight.detach()
         self.pairs = pair_table(self.dtype, dense.device)
-        self.weight = nn.Parameter(pack(dense).view(self.dtype), requires_grad=False)
+        packed = pack(local(dense), self.rows_group).view(self.dtype)
+        if isinstance(dense, DTensor):
+            packed = _as_divided(packed, dense)
+        self.weight = nn.Parameter(packed, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(..., in)`` to ``(..., out)``."""
-        out: Tensor = _QuantisedProduct.apply(x, local(self.weight), self.pairs, self.in_features)
-        return out if self.bias is None else out + local(self.bias)
+        out: Tensor = _QuantisedProduct.apply(x, local(self.weight), self.pairs, self.own_in_features)
+        if self.bias is None:
+            return out
+        return out + (local(self.bias) if self.bias_fraction == 1 else local(self.bias) * self.bias_fraction)
+
+
+def _as_divided(packed: Tensor, dense: DTensor) -> DTensor:
+    """A rank's packed part as the part of a packed matrix that is divided as the dense one was."""
+    rows, columns = packed.shape
+    for size, placement in zip(dense.device_mesh.shape, dense.placements, strict=True):
+        rows, columns = rows * (size if placement == Shard(0) else 1), columns * (size if placement == Shard(1) else 1)
+    return DTensor.from_local(
+        packed,
+        dense.device_mesh,
+        dense.placements,
+        run_check=False,
+        shape=torch.Size((rows, columns)),
+        stride=(columns, 1),
+    )
 
 
 @torch.library.custom_op("shardwise::table_for_backward", mutates_args=())

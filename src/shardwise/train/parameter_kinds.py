@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from shardwise.train.decoder.blocks import Linear
 from shardwise.train.decoder.experts import Experts
 from shardwise.train.decoder.model import Embedding, Head
+from shardwise.train.family_parts import DividedTable
 
 __all__ = ["ParameterKind", "kind_of"]
 
@@ -18,7 +19,7 @@ ParameterKind = Literal["matrix", "table", "kernel", "scale"]
 convolutions and other tensors of several dims, and what scales or shifts numbers one by one.
 
 The last does not decay. The first is Muon's in blocks."""
-TABLES = (nn.Embedding, Embedding, Head)
+TABLES = (nn.Embedding, Embedding, Head, DividedTable)
 KERNELS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 STATE_SPACE = ("A_log", "D")
 """How fast a state-space model forgets, and what it lets through unchanged, whatever their number of dims. Source: Gu

@@ -10,6 +10,7 @@ the same records in the run folder, and meet under a run id that names the attem
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.plan_file import read_plan
 from shardwise.render.errors import error_text
 from shardwise.train.failure.diagnose import diagnose
-from shardwise.train.failure.record import clear_records, failures_of, lost_keeper_of, lost_ranks
+from shardwise.train.failure.record import clear_records, failures_of, lost_keeper_of, lost_ranks, ranks_of
 from shardwise.train.failure.retry import attempt_of, next_attempt, retry_text
 from shardwise.train.failure.stopped import lost_keeper_error, stopped_error
 from shardwise.train.job import Job, read_job
@@ -29,6 +30,7 @@ from shardwise.train.lease import LeaseError, require_free
 from shardwise.train.patient_torchrun import STANDALONE, run_torchrun
 
 PLAN_FILE = "plan.json"
+REPORT = "shardwise.launch.report"
 RUN_ID = "--rdzv-id="
 
 
@@ -43,6 +45,8 @@ def main(words: list[str]) -> int:
         return _said(stopped_error(job, signalled.sigval))
     except KeyboardInterrupt:  # before there were ranks to pass it on to
         return _said(stopped_error(job, signal.SIGINT))
+    if error is None:
+        _write_report(job)
     return _said(error) if error is not None else 0
 
 
@@ -59,6 +63,13 @@ def _run(job: Job, words: list[str]) -> ShardwiseError | None:
         return diagnose(job.folder, plan=read_plan(plan) if plan.is_file() else None)
     lost = lost_keeper_of(job.folder)
     return lost_keeper_error(job, lost) if lost else None
+
+
+def _write_report(job: Job) -> None:
+    """Let the machine of rank 0, which wrote the measurement, write the page of the run."""
+    first = next((record for record in ranks_of(job.folder) if record.rank == 0), None)
+    if first is not None and first.is_here and (job.folder / PLAN_FILE).is_file():
+        subprocess.run([sys.executable, "-m", REPORT, str(job.folder)], check=False)  # a run has ended well without it
 
 
 def _named(words: list[str]) -> list[str]:

@@ -83,6 +83,7 @@ __all__ = [
     "storage_key",
     "storage_place",
     "tree_map_only",
+    "unflattened",
     "unset_fake_temporarily",
 ]
 
@@ -91,6 +92,12 @@ def flattened(mesh: DeviceMesh, name: str) -> DeviceMesh:
     """A mesh of several axes as one axis of this name."""
     with library_gate("torch"):
         return mesh._flatten(name)
+
+
+def unflattened(mesh: DeviceMesh, *, sizes: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
+    """A mesh of one axis as one of several, the last of which runs through neighbours."""
+    with library_gate("torch"):
+        return mesh._unflatten(0, sizes, names)
 
 
 def is_in_backward() -> bool:

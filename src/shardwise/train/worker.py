@@ -8,7 +8,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -33,7 +32,7 @@ from shardwise.train.loop import Trainer, make_trainer, train
 from shardwise.train.lora import target_names, transposed_names
 from shardwise.train.measuring import held_bytes, make_sampler, measurement_object
 from shardwise.train.mesh import make_mesh, pick_device
-from shardwise.train.metrics import StepLog, StepRecord
+from shardwise.train.metrics import Recorder, StepLog, StepRecord
 from shardwise.train.parameters import base_parameters, kept_buffers, quantised_layers
 from shardwise.train.precision import use_fast_kernels
 from shardwise.train.pretrained.adapter import AdapterSettings, adapter_tensors, export_adapter
@@ -42,9 +41,8 @@ from shardwise.train.pretrained.export import DTYPES, ExportedModel, export_chec
 from shardwise.train.pretrained.load import load_pretrained, load_quantised
 from shardwise.train.pretrained.merge import export_merged
 from shardwise.train.scaling import MAX_SKIPPED_IN_A_ROW
-
-if TYPE_CHECKING:
-    from shardwise.train.tensorboard import Board
+from shardwise.train.step_lines import StepLines
+from shardwise.train.wandb_run import WandbRun
 
 MEASUREMENT_FILE = "measurement.json"
 LATER_RATIO = 1.5
@@ -164,10 +162,10 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: All
         checkpoints.keep_best(trainer.validator.state.best_step)
     trainer.sampler = make_sampler(trainer)
     is_writer = dist.get_rank() == 0
-    board = _open_board(job, trainer.progress.step) if job.watch.tensorboard and is_writer else None
+    recorders = _open_recorders(job, trainer.progress.step) if is_writer else ()
     guard = partial(require_number, spec=spec)
     lineage = lease.lineage if lease is not None else None
-    listeners = (guard, board.add) if board else (guard,)
+    listeners: tuple[Callable[[StepRecord], None], ...] = (guard, *(recorder.add for recorder in recorders))
     log = StepLog(job.folder, is_writer=is_writer, listeners=listeners, lineage=lineage)
     beat = _watched(trainer, watch)
 
@@ -186,8 +184,8 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: All
     checkpoints.finish(trainer.progress.step, states)
     _export(trainer)
     log.close()
-    if board:
-        board.close()
+    for recorder in recorders:
+        recorder.close()
     measured = measurement_object(trainer, log.records)
     if dist.get_rank() == 0:
         path = job.folder / MEASUREMENT_FILE
@@ -196,11 +194,18 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: All
     return log.records
 
 
-def _open_board(job: Job, step: int) -> "Board":
-    """TensorBoard is imported only when a run writes for it: it may not be installed."""
-    from shardwise.train.tensorboard import open_board  # noqa: PLC0415
+def _open_recorders(job: Job, step: int) -> tuple[Recorder, ...]:
+    """What is told of every step. TensorBoard's library is imported when a run asks for it: it may not be installed."""
+    found: list[Recorder] = []
+    if LIFE_VARIABLE not in os.environ:  # a launcher shows the steps itself
+        found.append(StepLines(num_steps=job.num_steps))
+    if job.watch.tensorboard:
+        from shardwise.train.tensorboard import open_board  # noqa: PLC0415
 
-    return open_board(Path(str(job.watch.tensorboard)), last_step=step)
+        found.append(open_board(Path(job.watch.tensorboard), last_step=step))
+    if job.watch.wandb:
+        found.append(WandbRun(job))
+    return tuple(found)
 
 
 def load_base(trainer: Trainer, folder: Path) -> None:

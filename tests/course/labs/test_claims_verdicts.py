@@ -2,7 +2,8 @@
 
 import pytest
 
-from shardwise.course.labs.claims import Saying, compared, divides
+from shardwise.claims import divides
+from shardwise.course.labs.claims import Saying, compared
 
 
 def verdict_of(measured, **saying):

@@ -78,7 +78,7 @@ def run(case, dtype, num_steps=2):
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(case=cases())
 def test_every_plan_equals_one_device(case):
     try:

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from golden_files import assert_golden
+from shardwise.claims import Claim, Verdict
 from shardwise.course.lesson import (
     Check,
-    Claim,
     Column,
     Curve,
     CurvePicture,
@@ -26,7 +26,6 @@ from shardwise.course.lesson import (
     MessagePicture,
     MessageRound,
     Setting,
-    Verdict,
 )
 from shardwise.course.render.html_lesson import lessons_html
 from shardwise.course.render.json_lesson import lessons_object

@@ -1,5 +1,6 @@
 """Prompts for a model that is being trained: out of texts, rows and conversations."""
 
+import gzip
 import json
 
 import pytest
@@ -10,9 +11,11 @@ from shardwise.train.data.tokenizer import ByteTokenizer, open_tokenizer
 from train.data.chats import TURNS, UNMARKED, chat_folder, write_rows
 
 
-def test_every_line_of_a_text_is_a_prompt_that_is_not_closed(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n\ntwo\n", encoding="utf-8")
-    prompts = read_prompts(tmp_path / "a.txt", tokenizer=ByteTokenizer(), seq_len=8)
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.MD"])
+def test_every_line_of_a_text_is_a_prompt_that_is_not_closed(tmp_path, name):
+    text = b"one\n\ntwo\n"
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    prompts = read_prompts(tmp_path / name, tokenizer=ByteTokenizer(), seq_len=8)
     assert [prompt.text for prompt in prompts] == ["one", "two"]
     assert prompts[0].tokens == tuple(b"one")
 

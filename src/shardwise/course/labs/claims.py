@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from shardwise.claims import RIGHT_WITHIN, Claim, Unit, Verdict, at_most, divides, near
 from shardwise.course.labs.quantities import (
     ACTIVATIONS,
     EXPOSED,
@@ -20,7 +21,6 @@ from shardwise.course.labs.quantities import (
 )
 from shardwise.course.labs.steadiness import TimedRatio, doubt_about, timed_ratio
 from shardwise.course.labs.trial import Outcome, outcome_of
-from shardwise.course.lesson import Claim, Unit, Verdict
 
 ZERO_PAPER = "Rajbhandari et al. 2020, arXiv:1910.02054, section 5"
 CHECKPOINT_PAPER = "Chen et al. 2016, arXiv:1604.06174, section 4"
@@ -32,8 +32,6 @@ ZERO_WHOLE_BYTES = {"ZeRO-1": 4, "ZeRO-2": 2}
 COURSE = "a course on data parallelism, week 14"
 OVERVIEW = "an overview of distributed training"
 LESSON = "a lesson on distributed training"
-RIGHT_WITHIN, LOOSE_WITHIN = 0.1, 0.5
-"""Shares of a stated number within which it counts as right, and as loosely right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,36 +51,6 @@ class Saying:
     """The lowest ratio that the change between the runs can cause."""
     most_ratio: float = math.inf
     """The highest ratio that the change between the runs can cause."""
-
-
-def near(said: float, measured: float) -> Verdict:
-    """How near a measured number comes to what was said of it.
-
-    >>> near(2.0, 1.9), near(2.0, 1.2), near(2.0, 0.5)
-    ('right', 'loose', 'wrong')
-    """
-    off = abs(measured - said) / abs(said)
-    return "right" if off <= RIGHT_WITHIN else "loose" if off <= LOOSE_WITHIN else "wrong"
-
-
-def at_most(said: float, measured: float) -> Verdict:
-    """The verdict on a number that was stated as an upper end.
-
-    >>> at_most(0.3, 0.31), at_most(0.3, 0.4), at_most(0.3, 0.6)
-    ('right', 'loose', 'wrong')
-    """
-    return "right" if measured <= said * (1 + RIGHT_WITHIN) else near(said, measured)
-
-
-def divides(said: float, measured: float) -> Verdict:
-    """The verdict on a stated factor by which something is divided, where 1 divides nothing.
-
-    >>> divides(2.0, 2.5), divides(2.0, 1.9), divides(2.0, 1.6), divides(2.0, 1.0)
-    ('right', 'right', 'loose', 'wrong')
-    """
-    if measured >= said * (1 - RIGHT_WITHIN):
-        return "right"
-    return near(said - 1, measured - 1) if said > 1 else "wrong"
 
 
 def compared(saying: Saying, measured: float | TimedRatio | None) -> tuple[Claim, ...]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from shardwise.course.labs.claims import RIGHT_WITHIN, states_ratio
+from shardwise.claims import RIGHT_WITHIN
+from shardwise.course.labs.claims import states_ratio
 from shardwise.course.labs.quantities import ACTIVATIONS, EXPOSED, PEAK, SCATTERS, STEP, TOKENS, measured_share, ratio
 from shardwise.course.labs.steadiness import doubt_about, timed_ratio
 from shardwise.course.labs.trial import Outcome, Quantity, outcome_of

@@ -3,21 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from shardwise.claims import Cell, Claim
 from shardwise.course.labs.quantities import family, predicted_family
 from shardwise.course.labs.settings import DEFAULT_STEPS, LabSetting
 from shardwise.course.labs.steadiness import UNSTEADY_RATIO, unsteady_ratio
 from shardwise.course.labs.trial import Lab, Outcome, Quantity
-from shardwise.course.lesson import (
-    Bar,
-    BarGroup,
-    BarPicture,
-    Cell,
-    Claim,
-    Column,
-    Lesson,
-    LessonTable,
-    Setting,
-)
+from shardwise.course.lesson import Bar, BarGroup, BarPicture, Column, Lesson, LessonTable, Setting
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_recv")
 

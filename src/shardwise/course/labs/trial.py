@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from shardwise.course.lesson import Claim, Unit
+from shardwise.claims import Claim, Unit
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 

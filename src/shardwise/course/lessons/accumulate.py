@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from shardwise.course.lesson import Cell, Check, Claim, Column, Lesson, LessonTable, Setting
+from shardwise.claims import Cell, Claim
+from shardwise.course.lesson import Check, Column, Lesson, LessonTable, Setting
 from shardwise.course.lessons.data import mean_gradient
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import TinyRun, batch_of, exchange_picture, tiny_plan, tiny_run, walk

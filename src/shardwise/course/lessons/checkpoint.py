@@ -3,11 +3,11 @@
 from dataclasses import replace
 from math import isqrt
 
+from shardwise.claims import Claim
 from shardwise.course.checkpointing import CheckpointRun, best_interval, run_checkpointed
 from shardwise.course.formulas import activations, flop_counts, scaling
 from shardwise.course.lesson import (
     Check,
-    Claim,
     Column,
     Curve,
     CurvePicture,

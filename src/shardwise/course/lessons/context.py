@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwise.course.lesson import Check, Claim, Column, Lesson, LessonTable, Setting
+from shardwise.claims import Claim
+from shardwise.course.lesson import Check, Column, Lesson, LessonTable, Setting
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import (
     EXACT,

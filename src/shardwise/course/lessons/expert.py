@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from shardwise.course.lesson import Check, Claim, Column, Lesson, LessonTable, Setting
+from shardwise.claims import Claim
+from shardwise.course.lesson import Check, Column, Lesson, LessonTable, Setting
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import (
     EXACT,

@@ -2,6 +2,7 @@
 
 from math import ceil
 
+from shardwise.claims import Cell, Claim, Unit, Verdict
 from shardwise.course.formulas import (
     activations,
     collective_volume,
@@ -13,7 +14,6 @@ from shardwise.course.formulas import (
     pipeline_in_flight,
     scaling,
 )
-from shardwise.course.lesson import Cell, Claim, Unit, Verdict
 from shardwise.course.unweighted_average import averaged_over_shards, derivative_ratio, whole_batch
 from shardwise.families import read_model
 from shardwise.formulas import offload_time, run_cost, seed

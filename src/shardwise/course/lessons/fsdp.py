@@ -1,6 +1,7 @@
 """Fully sharded data parallelism: gather a block, compute, free it; gather again, compute, reduce-scatter, free."""
 
-from shardwise.course.lesson import Claim, Column, Curve, CurvePicture, Lesson, LessonTable, Setting
+from shardwise.claims import Claim
+from shardwise.course.lesson import Column, Curve, CurvePicture, Lesson, LessonTable, Setting
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import (
     TinyRun,

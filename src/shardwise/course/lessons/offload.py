@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardwise.claims import Claim
 from shardwise.course.formulas import scaling
 from shardwise.course.lesson import (
     Check,
-    Claim,
     Column,
     GanttBar,
     GanttLane,

@@ -2,18 +2,9 @@
 
 from collections.abc import Iterator
 
+from shardwise.claims import Claim
 from shardwise.course.formulas import pipeline_bubbles, pipeline_in_flight, scaling
-from shardwise.course.lesson import (
-    Check,
-    Claim,
-    Column,
-    GanttBar,
-    GanttLane,
-    GanttPicture,
-    Lesson,
-    LessonTable,
-    Setting,
-)
+from shardwise.course.lesson import Check, Column, GanttBar, GanttLane, GanttPicture, Lesson, LessonTable, Setting
 from shardwise.course.lessons.pipeline_numbers import train_through
 from shardwise.course.lessons.pipeline_walk import schedule_steps
 from shardwise.course.lessons.request import LessonRequest, checked

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from shardwise.course.lesson import Cell, Check, Column, LessonTable
+from shardwise.claims import Cell
+from shardwise.course.lesson import Check, Column, LessonTable
 from shardwise.course.lessons.tiny_run import EXACT, batch_of, tiny_plan
 from shardwise.course.numerics.reenact import Reenactment, gradient_error, one_device, reenact
 from shardwise.course.numerics.tiny_model import initial_weights, tiny_model

@@ -4,19 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwise.claims import Claim
 from shardwise.course.formulas.model_states import zero_model_state_bytes
 from shardwise.course.formulas.scaling import mixed_precision_comparison
-from shardwise.course.lesson import (
-    Check,
-    Claim,
-    Column,
-    Curve,
-    CurvePicture,
-    Lesson,
-    LessonStep,
-    LessonTable,
-    Setting,
-)
+from shardwise.course.lesson import Check, Column, Curve, CurvePicture, Lesson, LessonStep, LessonTable, Setting
 from shardwise.course.lessons.request import LessonRequest, checked_seed
 from shardwise.course.loss_scaling import ScaledStep, ScalerSettings, train
 from shardwise.course.number_formats import (

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from shardwise.claims import Claim
 from shardwise.course.collectives.moves import CollectiveProgram
 from shardwise.course.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from shardwise.course.collectives.timing import one_link, time_collective
@@ -14,7 +15,7 @@ from shardwise.course.collectives.values import (
 )
 from shardwise.course.formulas.collective_time import ring_all_gather_s, ring_all_reduce_s
 from shardwise.course.formulas.scaling import ring_all_reduce_bytes
-from shardwise.course.lesson import Check, Claim, Column, Lesson, LessonStep, LessonTable, Setting
+from shardwise.course.lesson import Check, Column, Lesson, LessonStep, LessonTable, Setting
 from shardwise.course.lessons.link import Transfer, message_picture, step_of_round, transfer_of
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.formulas.collective_volume import all_gather_factor, all_reduce_factor

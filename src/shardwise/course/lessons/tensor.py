@@ -1,6 +1,7 @@
 """Tensor parallelism: column then row, whole transformer blocks, sequence parallelism and a divided vocabulary."""
 
-from shardwise.course.lesson import Check, Claim, Column, Lesson, LessonTable, Setting
+from shardwise.claims import Claim
+from shardwise.course.lesson import Check, Column, Lesson, LessonTable, Setting
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import (
     EXACT,

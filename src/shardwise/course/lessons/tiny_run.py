@@ -2,18 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from shardwise.catalog import load_node
 from shardwise.cluster import Cluster
-from shardwise.course.lesson import (
-    Check,
-    Column,
-    LessonStep,
-    LessonTable,
-    Message,
-    MessagePicture,
-    MessageRound,
-)
+from shardwise.course.lesson import Check, Column, LessonStep, LessonTable, Message, MessagePicture, MessageRound
 from shardwise.course.lessons.request import checked, option_text
 from shardwise.course.numerics.against_inventory import differences, held_rows, traffic_rows
 from shardwise.course.numerics.batch import Batch, random_batch
@@ -274,10 +267,11 @@ def arrows(message: Exchanged) -> tuple[Message, ...]:
 
 
 def exchange_picture(run: Reenactment, *, title: str, rank: int = 0) -> MessagePicture:
-    """The exchanges of one rank in the order in which they happen, equal neighbours drawn once."""
+    """The exchanges of one rank in the order in which they happen, equal neighbours drawn once with their number."""
     rounds: list[MessageRound] = []
-    for message in _without_repeats(run.ranks[rank].messages):
-        rounds.append(MessageRound(title=f"{message.phase}: {message.name}", messages=arrows(message)))
+    for message, count in _without_repeats(run.ranks[rank].messages):
+        times = f" x {count}" if count > 1 else ""
+        rounds.append(MessageRound(title=f"{message.phase}: {message.name}{times}", messages=arrows(message)))
     more = len(rounds) - MOST_ROUNDS
     return MessagePicture(
         title=title,
@@ -287,9 +281,7 @@ def exchange_picture(run: Reenactment, *, title: str, rank: int = 0) -> MessageP
     )
 
 
-def _without_repeats(messages: Sequence[Exchanged]) -> list[Exchanged]:
-    kept: list[Exchanged] = []
-    for message in messages:
-        if not kept or (message.name, message.kind, message.phase) != (kept[-1].name, kept[-1].kind, kept[-1].phase):
-            kept.append(message)
-    return kept
+def _without_repeats(messages: Sequence[Exchanged]) -> list[tuple[Exchanged, int]]:
+    """Each exchange that differs from the one before it, with how often it follows itself."""
+    runs = groupby(messages, key=lambda message: (message.name, message.kind, message.phase))
+    return [(same[0], len(same)) for same in (tuple(run) for _, run in runs)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwise.claims import Claim
 from shardwise.course.collectives.all_to_all import all_to_all
 from shardwise.course.collectives.halving_doubling import halving_doubling_all_reduce
 from shardwise.course.collectives.hierarchical import hierarchical_all_reduce
@@ -15,17 +16,7 @@ from shardwise.course.collectives.tree import binary_tree, double_tree_all_reduc
 from shardwise.course.collectives.values import contributions, everything, final_state, run_on_values
 from shardwise.course.formulas.collective_time import hierarchical_all_reduce_s, ring_all_reduce_s, tree_all_reduce_s
 from shardwise.course.formulas.collective_volume import hierarchical_nic_bytes
-from shardwise.course.lesson import (
-    Check,
-    Claim,
-    Column,
-    Curve,
-    CurvePicture,
-    Lesson,
-    LessonStep,
-    LessonTable,
-    Setting,
-)
+from shardwise.course.lesson import Check, Column, Curve, CurvePicture, Lesson, LessonStep, LessonTable, Setting
 from shardwise.course.lessons.link import Transfer, message_picture, round_messages, step_of_round, transfer_of
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.units import format_percent

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from shardwise.claims import Cell, Claim
 from shardwise.course.formulas.model_states import zero_reduction_ratio
-from shardwise.course.lesson import Cell, Claim, Column, Lesson, LessonTable, Setting
+from shardwise.course.lesson import Column, Lesson, LessonTable, Setting
 from shardwise.course.lessons.accumulate import sent_bytes
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import TinyRun, exchange_picture, tiny_plan, tiny_run, traffic_table, walk

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from shardwise.course.lesson import Check, Claim, Lesson, LessonStep, LessonTable
+from shardwise.claims import Claim
+from shardwise.course.lesson import Check, Lesson, LessonStep, LessonTable
 from shardwise.course.render.lesson_cells import cell_text, is_number_column, row_texts
 from shardwise.course.render.svg_lesson import picture_svg
 from shardwise.course.render.text_lesson import message_text

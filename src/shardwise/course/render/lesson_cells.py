@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from shardwise.course.lesson import Cell, LessonTable, Unit
+from shardwise.claims import Cell, Unit
+from shardwise.course.lesson import LessonTable
 from shardwise.units import (
     format_bytes,
     format_count,

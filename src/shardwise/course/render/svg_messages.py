@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardwise.course.lesson import Message, MessagePicture
+from shardwise.course.lesson import Message, MessagePicture, MessageRound
 from shardwise.course.render.lesson_cells import cell_text, short_what
 from shardwise.render.svg_canvas import MARGIN, WIDTH, Drawing, attribute, line, text, titled
 
@@ -49,6 +49,12 @@ def _title_width(picture: MessagePicture) -> float:
     longest = max((len(one.title) for one in picture.rounds), default=0)
     wanted = MARGIN + TITLE_LETTER_PIXELS * longest - (WIDTH - MARGIN) / (2 * len(picture.rank_names))
     return min(MOST_TITLE_PIXELS, max(LABEL_WIDTH, wanted))
+
+
+def _is_crowded(picture: MessagePicture, one: MessageRound) -> bool:
+    """Whether an arrow of a round goes without a label that says more than the round's title."""
+    labels = {short_what(message.what) for message in one.messages}
+    return any(label not in one.title and not _has_room(picture, one.title, label) for label in labels)
 
 
 def _has_room(picture: MessagePicture, title: str, label: str) -> bool:
@@ -105,6 +111,9 @@ def _legend(picture: MessagePicture, y: float) -> Iterator[str]:
             yield text(x + 30, y, words, style="soft")
             x += 190
     carried = [message.what for one in picture.rounds for message in one.messages]
+    if any(_is_crowded(picture, one) for one in picture.rounds):
+        yield text(x, y, "where a label has no room, point at the arrow", style="soft")
+        x += 290
     numbered = next((what for what in carried if short_what(what) != what), "")
     if numbered:
         yield text(x, y, f"at an arrow: which {numbered.partition(' ')[0]} it carries", style="soft")

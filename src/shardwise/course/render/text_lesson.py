@@ -8,7 +8,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.course.lesson import Check, Claim, Lesson, LessonStep, LessonTable, Message
+from shardwise.claims import Claim
+from shardwise.course.lesson import Check, Lesson, LessonStep, LessonTable, Message
 from shardwise.course.render.lesson_cells import cell_text, is_number_column, row_texts
 from shardwise.course.render.text_lesson_pictures import picture_parts
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table

@@ -5,15 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardwise.course.lesson import (
-    BarPicture,
-    CurvePicture,
-    GanttBar,
-    GanttLane,
-    GanttPicture,
-    MessagePicture,
-    Picture,
-)
+from shardwise.course.lesson import BarPicture, CurvePicture, GanttBar, GanttLane, GanttPicture, MessagePicture, Picture
 from shardwise.course.render.lesson_cells import cell_text, short_what
 from shardwise.render.terminal import plain_table
 

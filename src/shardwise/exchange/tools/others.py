@@ -29,27 +29,6 @@ def _meta(view: View) -> Iterator[Claim]:
         yield view.claim("model", "params.json", "dim")
 
 
-def llama_config(view: View) -> Mapping[str, object] | None:
-    """The model of a params.json as a Hugging Face config; ``None`` where its vocabulary is left to a tokenizer."""
-    dim, layers, heads, vocabulary = (view.number(key) or 0 for key in ("dim", "n_layers", "n_heads", "vocab_size"))
-    if min(dim, layers, heads, vocabulary) < 1:
-        return None
-    multiplier, multiple = view.value("ffn_dim_multiplier"), max(1, view.number("multiple_of") or 256)
-    width = int(8 * dim / 3)
-    if isinstance(multiplier, int | float):
-        width = int(multiplier * width)
-    return {
-        "model_type": "llama",
-        "hidden_size": dim,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": view.number("n_kv_heads") or heads,
-        "intermediate_size": multiple * -(-width // multiple),
-        "vocab_size": vocabulary,
-        "rope_theta": view.value("rope_theta") or 10000.0,
-    }
-
-
 def gpus_in(text: str) -> int | None:
     """Return the number of GPUs that ``gpu:8``, ``gpu:h100:8`` or ``8`` asks for."""
     last = text.rpartition(":")[2]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from shardwise.train.build import compile_blocks
 from shardwise.train.calibrate.clock import Desk, typical_s, wall_s
 from shardwise.train.decoder.config import DecoderConfig, read_config
 from shardwise.train.decoder.model import Decoder
@@ -18,6 +19,9 @@ Row = Mapping[str, object]
 REPEATED_BLOCKS = 4
 """Blocks of one stack; its time is divided by them."""
 REPEATS = 5
+SETTLING_PASSES = 25
+"""Passes of a compiled stack before those that count: about a second, after which the device draws as much power as in
+training, and its clocks are those of training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,7 @@ class BlockCase:
     seq_len: int
     num_sequences: int
     is_sharded: bool = False
+    is_compiled: bool = False
 
     def config(self, vocab_size: int = 64) -> DecoderConfig:
         """A Llama of these sizes."""
@@ -50,7 +55,14 @@ class BlockCase:
 
 
 def _case(
-    hidden: int, inner: int, heads: int, head_dim: int, tokens: tuple[int, int], *, is_sharded: bool
+    hidden: int,
+    inner: int,
+    heads: int,
+    head_dim: int,
+    tokens: tuple[int, int],
+    *,
+    is_sharded: bool = False,
+    is_compiled: bool = False,
 ) -> BlockCase:
     return BlockCase(
         hidden_size=hidden,
@@ -61,6 +73,7 @@ def _case(
         num_sequences=tokens[0],
         seq_len=tokens[1],
         is_sharded=is_sharded,
+        is_compiled=is_compiled,
     )
 
 
@@ -69,22 +82,24 @@ def block_cases(desk: Desk) -> list[BlockCase]:
     if desk.is_tiny:
         return [_case(64, 128, 4, 16, (1, 64), is_sharded=shards) for shards in (False, True)]
     if desk.is_cuda:
-        sizes = [
-            (256, 512, 4, 64, (1, 256), True),
-            (256, 512, 4, 64, (1, 256), False),
-            (2560, 7680, 20, 128, (1, 6144), False),
-            (5120, 15360, 40, 128, (1, 4096), False),
-            (1536, 6144, 24, 64, (2, 4096), False),
+        return [
+            _case(256, 512, 4, 64, (1, 256), is_sharded=True),
+            _case(256, 512, 4, 64, (1, 256)),
+            _case(2560, 7680, 20, 128, (1, 6144), is_compiled=True),
+            _case(2560, 7680, 20, 128, (1, 6144)),
+            _case(5120, 15360, 40, 128, (1, 4096), is_compiled=True),
+            _case(1536, 6144, 24, 64, (2, 4096), is_compiled=True),
+            _case(5120, 15360, 40, 128, (1, 4096)),
+            _case(1536, 6144, 24, 64, (2, 4096)),
         ]
-    else:
-        sizes = [
-            (192, 512, 6, 32, (2, 192), False),
-            (384, 1024, 6, 64, (1, 384), False),
-            (192, 512, 6, 32, (2, 192), True),
-            (96, 256, 4, 24, (2, 128), False),
-            (384, 1024, 6, 64, (2, 384), False),
-            (384, 1024, 6, 64, (1, 384), True),
-        ]
+    sizes = [
+        (192, 512, 6, 32, (2, 192), False),
+        (384, 1024, 6, 64, (1, 384), False),
+        (192, 512, 6, 32, (2, 192), True),
+        (96, 256, 4, 24, (2, 128), False),
+        (384, 1024, 6, 64, (2, 384), False),
+        (384, 1024, 6, 64, (1, 384), True),
+    ]
     return [
         _case(hidden, inner, heads, head, tokens, is_sharded=shards)
         for hidden, inner, heads, head, tokens, shards in sizes
@@ -105,9 +120,11 @@ def block_row(case: BlockCase, desk: Desk, mesh: DeviceMesh) -> Row:
         for block in decoder.blocks():
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(decoder, mesh=mesh, mp_policy=policy)
+    if case.is_compiled:
+        compile_blocks(list(decoder.blocks()))
     shape = (case.num_sequences, case.seq_len, case.hidden_size)
     x = torch.randn(shape, device=desk.device, dtype=desk.dtype, requires_grad=True)
-    forward_s, backward_s = _passes_s(decoder, x, desk)
+    forward_s, backward_s = (_settled_s if case.is_compiled and desk.is_cuda else _passes_s)(decoder, x, desk)
     return {
         "hidden_size": case.hidden_size,
         "intermediate_size": case.intermediate_size,
@@ -118,6 +135,7 @@ def block_row(case: BlockCase, desk: Desk, mesh: DeviceMesh) -> Row:
         "num_sequences": case.num_sequences,
         "dtype": desk.dtype_name,
         "is_sharded": case.is_sharded,
+        "is_compiled": case.is_compiled,
         "forward_s": forward_s / REPEATED_BLOCKS,
         "backward_s": backward_s / REPEATED_BLOCKS,
     }
@@ -131,6 +149,29 @@ def _decoder(config: DecoderConfig, desk: Desk, *, blocks: int, seq_len: int, ha
         for parameter in decoder.parameters():
             parameter.normal_(std=0.02) if parameter.dim() > 1 else parameter.fill_(1.0)
     return decoder
+
+
+def _settled_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seconds]:
+    """Seconds of a forward and of a backward among many that are issued ahead of the device, as in training.
+
+    A host that waits for the device before each pass leaves it idle until the first kernel of the next one comes.
+    """
+    gradient, found = torch.randn_like(x), []
+    for _ in range(SETTLING_PASSES + REPEATS):
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+        events[0].record()
+        out = decoder(x)
+        events[1].record()
+        out.backward(gradient)
+        events[2].record()
+        found.append(events)
+        for parameter in decoder.parameters():
+            parameter.grad = None
+        x.grad = None
+    torch.cuda.synchronize()
+    measured = found[SETTLING_PASSES:]
+    forwards, backwards = ([events[i].elapsed_time(events[i + 1]) / 1e3 for events in measured] for i in range(2))
+    return typical_s(forwards, desk), typical_s(backwards, desk)
 
 
 def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seconds]:

@@ -29,7 +29,7 @@ def read_prompts(path: Path, *, tokenizer: Tokenizer, seq_len: int) -> tuple[Pro
     """
     if not path.is_file():
         raise DataError(f"there is no file {path}", code="data-not-found", fix="name a file of prompts with --generate")
-    if path.suffix in (".txt", ".md"):
+    if path.name.lower().removesuffix(".gz").endswith((".txt", ".md")):
         lines = "".join(str(row.fields[TEXT_FIELD]) for row in read_rows(path, field=TEXT_FIELD)).splitlines()
         rows = [
             Row(place=f"{path}, line {number}", fields={"prompt": line})

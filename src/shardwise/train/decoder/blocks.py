@@ -34,10 +34,18 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
         self.bias = nn.Parameter(torch.empty(out_features)) if has_bias else None
+        self.bias_fraction = 1.0
+        """This rank's share of a bias that ranks add up with their outputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         """``(..., in)`` to ``(..., out)``."""
-        return F.linear(x, local(self.weight), None if self.bias is None else local(self.bias))
+        return F.linear(x, local(self.weight), self.own_bias())
+
+    def own_bias(self) -> Tensor | None:
+        """What this rank adds to its outputs."""
+        if self.bias is None or self.bias_fraction == 1:
+            return None if self.bias is None else local(self.bias)
+        return local(self.bias) * self.bias_fraction
 
 
 class RmsNorm(nn.Module):

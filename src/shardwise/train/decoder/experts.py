@@ -3,9 +3,12 @@
 Shapes: T tokens, K copies of each, D hidden, F width of one expert, E experts of this rank.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from shardwise.train.decoder.config import DecoderConfig
 from shardwise.train.decoder.groups import ALONE, local
@@ -56,28 +59,52 @@ class MoeFeedForward(nn.Module):
         """``(B, S, D)`` to the same: tokens to experts, through them, back, and summed with their weights."""
         x_TD = x_BSD.flatten(0, 1)
         weights_TK, experts_TK = self.gate(x_TD)
-        order = experts_TK.flatten().argsort(stable=True)
-        counts = torch.bincount(experts_TK.flatten(), minlength=self.num_experts)
-        copies = x_TD[order // experts_TK.size(1)]
-        answers = self._through_experts(copies, counts)
-        weighted = answers * weights_TK.flatten()[order].unsqueeze(-1).type_as(answers)
-        out_TD = torch.zeros_like(x_TD).index_add(0, order // experts_TK.size(1), weighted)
+        out_TD = through_experts(
+            x_TD, weights_TK, experts_TK, num_experts=self.num_experts, compute=self.experts, group=self.groups.ep
+        )
         return out_TD.view_as(x_BSD)
 
-    def _through_experts(self, copies: Tensor, counts: Tensor) -> Tensor:
-        group = self.groups.ep
-        if group is None:
-            return self.experts(copies, counts)
-        received_counts = exchange_rows(counts, None, None, group).view(group.size(), -1)
-        sent = counts.view(group.size(), -1).sum(1).tolist()
-        received = received_counts.sum(1).tolist()
-        arrived = exchange_rows(copies, sent, received, group)
-        # Rows arrive by sender, then by expert; experts want them by expert.
-        experts = torch.arange(received_counts.size(1), device=copies.device).repeat(group.size())
-        order = experts.repeat_interleave(received_counts.flatten()).argsort(stable=True)
-        answers = self.experts(arrived[order], received_counts.sum(0))
-        back = torch.empty_like(answers).index_copy(0, order, answers)
-        return exchange_rows(back, received, sent, group)
+
+def through_experts(
+    x_TD: Tensor,
+    weights_TK: Tensor,
+    experts_TK: Tensor,
+    *,
+    num_experts: int,
+    compute: Callable[[Tensor, Tensor], Tensor],
+    group: ProcessGroup | None,
+) -> Tensor:
+    """``(T, D)`` to the same: copies of tokens go to their experts, and their answers back to a weighted sum.
+
+    Args:
+        x_TD: this rank's tokens.
+        weights_TK: what the answer of each token's every expert counts.
+        experts_TK: those experts.
+        num_experts: of all ranks together.
+        compute: this rank's experts: rows that are sorted by expert, and how many each gets, to answers.
+        group: the ranks that divide the experts; ``None`` when each has all.
+    """
+    order = experts_TK.flatten().argsort(stable=True)
+    counts = torch.bincount(experts_TK.flatten(), minlength=num_experts)
+    copies = x_TD[order // experts_TK.size(1)]
+    answers = compute(copies, counts) if group is None else _exchanged(copies, counts, compute, group)
+    weighted = answers * weights_TK.flatten()[order].unsqueeze(-1).type_as(answers)
+    return torch.zeros_like(x_TD).index_add(0, order // experts_TK.size(1), weighted)
+
+
+def _exchanged(
+    copies: Tensor, counts: Tensor, compute: Callable[[Tensor, Tensor], Tensor], group: ProcessGroup
+) -> Tensor:
+    received_counts = exchange_rows(counts, None, None, group).view(group.size(), -1)
+    sent = counts.view(group.size(), -1).sum(1).tolist()
+    received = received_counts.sum(1).tolist()
+    arrived = exchange_rows(copies, sent, received, group)
+    # Rows arrive by sender, then by expert; experts want them by expert.
+    experts = torch.arange(received_counts.size(1), device=copies.device).repeat(group.size())
+    order = experts.repeat_interleave(received_counts.flatten()).argsort(stable=True)
+    answers = compute(arrived[order], received_counts.sum(0))
+    back = torch.empty_like(answers).index_copy(0, order, answers)
+    return exchange_rows(back, received, sent, group)
 
 
 class Router(nn.Module):

@@ -52,10 +52,10 @@ class Embedding(nn.Module):
 class Head(nn.Module):
     """Output projection and loss in one, so that the logits of the whole batch never exist."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, weight_VD: Tensor, *, padding_row: int | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
-        self.padding_row = config.padding_row if config.tie_word_embeddings else None
+        self.weight = weight_VD if isinstance(weight_VD, nn.Parameter) else nn.Parameter(weight_VD)
+        self.padding_row = padding_row
         self.groups = ALONE
         self.settings = LossSettings()
         self.spread: Spread | None = None
@@ -95,6 +95,11 @@ class Head(nn.Module):
         return share_of_sum(loss, spread)
 
 
+def _head(config: DecoderConfig) -> Head:
+    padding_row = config.padding_row if config.tie_word_embeddings else None
+    return Head(torch.empty(config.vocab_size, config.hidden_size), padding_row=padding_row)
+
+
 class Body(nn.Module):
     """Embedding, blocks and final norm; a pipeline chunk lacks what other chunks hold."""
 
@@ -113,7 +118,7 @@ class Decoder(nn.Module):
         self.config = config
         self.initializer_ratio = config.initializer_ratio
         self.model = Body(config, layers, is_first=is_first, is_last=is_last)
-        self.lm_head = Head(config) if is_last else None
+        self.lm_head = _head(config) if is_last else None
         self.tie()
         self.register_buffer("cosines", None, persistent=False)
         self.register_buffer("sines", None, persistent=False)

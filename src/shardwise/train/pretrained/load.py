@@ -74,7 +74,7 @@ def load_pretrained(
 def load_quantised(
     layers: Iterable[tuple[str, QuantisedLinear]], folder: Path, conversion: Conversion | None = None
 ) -> PretrainedFiles:
-    """Fill 4-bit layers from a Hugging Face checkpoint of dense weights: each rank reads and packs its own rows.
+    """Fill 4-bit layers from a Hugging Face checkpoint of dense weights: each rank reads and packs its own part.
 
     Args:
         layers: names in the whole model and the layers, sharded or not.
@@ -90,10 +90,12 @@ def load_quantised(
         for name, layer in layers:
             whole = (layer.out_features, layer.in_features)
             for target, packed in _parts(layer.weight):
-                region = Region(start=(packed.start[0], 0), shape=(packed.shape[0], layer.in_features))
+                columns = layer.own_in_features
+                first = packed.start[1] // packed.shape[1] * columns  # parts of rows are packed apart, equally long
+                region = Region(start=(packed.start[0], first), shape=(packed.shape[0], columns))
                 dense = torch.empty(region.shape, device=target.device)
                 held.fill(dense, region, whole=whole, name=f"{name}.weight")
-                target.copy_(pack(dense).view(target.dtype))
+                target.copy_(pack(dense, layer.rows_group).view(target.dtype))
     return files
 
 

@@ -1,0 +1,224 @@
+"""A finished run as one HTML file that works offline: how it learned, how fast, in how much memory, and what it was."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from shardwise.ledger import PHASES
+from shardwise.plan import Plan
+from shardwise.prediction import Prediction
+from shardwise.reconcile.totals import ReconciledRow
+from shardwise.reconcile.utilisation import Utilisation
+from shardwise.render.names import cluster_text, layout_text, model_text
+from shardwise.render.svg_memory import COMPONENT_COLOURS
+from shardwise.render.svg_phases import phases_svg
+from shardwise.render.svg_reconciliation import pair_svg
+from shardwise.render.svg_steps import Curve, Guide, curves_svg
+from shardwise.render.terminal import TextStyle
+from shardwise.render.text_training import training_text
+from shardwise.units import format_bytes, format_gib
+
+__all__ = ["FinishedRun", "training_html"]
+
+PAGE_WIDTH = TextStyle(width=110)
+TRAINED, VALIDATED, SPEED, OTHER = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
+ABSENT = "not measured"
+PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font-family: system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+svg {{ max-width: 100%; height: auto; }}
+figure {{ margin: 0; }}
+.facts, .pictures {{ display: grid; gap: 1rem 2rem; }}
+.facts {{ grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); margin: 1.5rem 0; }}
+.facts div {{ border-top: 3px solid #0072b2; padding-top: .5rem; }}
+.facts b {{ display: block; font-size: 1.5rem; font-weight: 600; }}
+.facts span, .note {{ color: #555; }}
+.pictures {{ grid-template-columns: repeat(auto-fit, minmax(min(32rem, 100%), 1fr)); }}
+.options {{ columns: 22rem auto; column-gap: 2rem; font-size: .9rem; }}
+.options h3 {{ font-size: 1rem; margin: 0 0 .3rem; break-after: avoid; }}
+table {{ border-collapse: collapse; margin-bottom: 1.2rem; }}
+td {{ vertical-align: top; padding: .1rem 1.2rem .1rem 0; overflow-wrap: anywhere; }}
+td:first-child {{ color: #555; white-space: nowrap; }}
+pre {{ overflow-x: auto; background: #f6f6f6; padding: 1rem; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{layout}</p>
+<div class="facts">
+{facts}
+</div>
+<h2>How it learned, and how fast</h2>
+<div class="pictures">
+{curves}
+</div>
+<h2>Memory over the step</h2>
+{memory}
+<h2>Predicted beside measured</h2>
+<pre>{report}</pre>
+<h2>What the run was</h2>
+<div class="options">
+{options}
+</div>
+</body>
+</html>
+"""
+PHASES_NOTE = (
+    "The most that one rank holds inside each phase of a step: the fullest stage as predicted, rank 0 as measured."
+)
+COMPONENTS_NOTE = "What makes up the peak, by the components that both sides state."
+NO_MEMORY = "<p class='note'>No step of this run was looked into for its memory.</p>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """Everything that the page shows."""
+
+    plan: Plan
+    prediction: Prediction
+    measured: Mapping[str, Any]
+    """What ``measurement.json`` holds."""
+    used: tuple[Utilisation, ...]
+    steps: Sequence[Mapping[str, Any]]
+    """The lines of ``metrics.jsonl`` that led to the end."""
+    recipe: Mapping[str, Any]
+    """What ``recipe.json`` holds."""
+    folder: Path
+
+
+def training_html(run: FinishedRun) -> str:
+    """The whole page."""
+    report = training_text(
+        plan=run.plan,
+        prediction=run.prediction,
+        measured=run.measured,
+        used=run.used,
+        folder=run.folder,
+        style=PAGE_WIDTH,
+    )
+    return PAGE.format(
+        title=escape(f"{model_text(run.plan.model)}: {len(run.steps):,} steps"),
+        layout=escape(f"{layout_text(run.plan.layout)}, planned for {cluster_text(run.plan.cluster)}"),
+        facts="\n".join(_facts(run)),
+        curves="\n".join(f"<figure>\n{picture}</figure>" for picture in _curves(run) if picture),
+        memory="\n".join(_memory(run)),
+        report=escape(report),
+        options="\n".join(_options(run.recipe)),
+    )
+
+
+def _facts(run: FinishedRun) -> Iterator[str]:
+    """The few numbers that a reader looks for first."""
+    measured, predicted = run.measured, run.prediction
+    loss, validation = measured.get("loss") or {}, measured.get("validation") or {}
+    yield _fact("loss", _number(loss.get("last"), ".4f"), f"from {_number(loss.get('first'), '.4f')} in the first step")
+    if validation.get("num_validations"):
+        best = _number(validation.get("best_loss"), ".4f")
+        said = f"the best of {validation['num_validations']}, after step {validation.get('best_step')}"
+        yield _fact("validation loss", best, said)
+    rate = (measured.get("throughput") or {}).get("tokens_per_s_per_gpu")
+    said = f"{predicted.throughput.tokens_per_s_per_gpu:,.0f} predicted"
+    yield _fact("tokens/s per GPU", _number(rate, ",.0f"), said)
+    peak = (measured.get("memory") or {}).get("peak_allocated_bytes")
+    said = f"{format_bytes(predicted.memory.worst.peak_allocated_bytes)} predicted"
+    yield _fact("peak of allocated memory", format_bytes(peak) if peak else ABSENT, said)
+
+
+def _fact(name: str, amount: str, said: str) -> str:
+    return f"<div>{escape(name)}<b>{escape(amount)}</b><span>{escape(said)}</span></div>"
+
+
+def _number(value: object, form: str) -> str:
+    return format(value, form) if isinstance(value, int | float) else ABSENT
+
+
+def _curves(run: FinishedRun) -> Iterator[str]:
+    losses = (
+        Curve(name="training loss", colour=TRAINED, points=_points(run, "loss")),
+        Curve(name="validation loss", colour=VALIDATED, points=_points(run, "validation_loss"), has_marks=True),
+    )
+    yield curves_svg(losses, title="Loss per token", amount="{:.4g}".format)
+    yield curves_svg(
+        [Curve(name="measured", colour=SPEED, points=_points(run, "tokens_per_s_per_gpu"))],
+        title="Tokens per second and GPU",
+        amount="{:,.0f}".format,
+        guide=Guide(name="predicted", level=run.prediction.throughput.tokens_per_s_per_gpu),
+        starts_at_zero=True,
+    )
+    rate = [Curve(name="learning rate", colour=OTHER, points=_points(run, "learning_rate"))]
+    yield curves_svg(rate, title="Learning rate", amount="{:.2g}".format, starts_at_zero=True)
+    norm = [Curve(name="gradient norm", colour=TRAINED, points=_points(run, "gradient_norm"))]
+    yield curves_svg(norm, title="Norm of the gradient, before clipping", amount="{:.3g}".format, starts_at_zero=True)
+
+
+def _points(run: FinishedRun, field: str) -> tuple[tuple[int, float], ...]:
+    found = ((step["step"], step.get(field)) for step in run.steps)
+    return tuple((step, float(value)) for step, value in found if isinstance(value, int | float))
+
+
+def _memory(run: FinishedRun) -> Iterator[str]:
+    memory = run.measured.get("memory") or {}
+    worst, phases = run.prediction.memory.worst, memory.get("phases_bytes") or {}
+    rows = [(mark.phase, mark.allocated_bytes, phases[mark.phase]) for mark in worst.phases if mark.phase in phases]
+    if not rows:
+        yield NO_MEMORY
+    else:
+        rows.sort(key=lambda row: PHASES.index(row[0]))
+        yield f"<p class='note'>{PHASES_NOTE}</p>\n<figure>\n{phases_svg(rows)}</figure>"
+    parts = memory.get("components_bytes") or {}
+    both = [
+        ReconciledRow(
+            quantity=entry.component,
+            unit="bytes",
+            predicted_amount=entry.num_bytes,
+            measured_amount=parts[entry.component],
+            low_amount=None,
+            high_amount=None,
+        )
+        for entry in worst.components
+        if parts.get(entry.component)
+    ]
+    if both:
+        colours = {str(part): colour for part, colour in COMPONENT_COLOURS.items()}
+        picture = pair_svg(both, colours=colours, amount=format_gib)
+        yield f"<p class='note'>{COMPONENTS_NOTE}</p>\n<figure>\n{picture}</figure>"
+
+
+def _options(recipe: Mapping[str, Any]) -> Iterator[str]:
+    """The recipe: a table for every section, with a row for every field."""
+    for section, fields in recipe.items():
+        if not isinstance(fields, Mapping) or not fields:
+            continue
+        yield f"<h3>{escape(section)}</h3>\n<table>"
+        yield from (
+            f"<tr><td>{escape(name)}</td><td>{escape(_said(value))}</td></tr>" for name, value in _fields(fields)
+        )
+        yield "</table>"
+
+
+def _fields(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields of a section, those of a part of it behind the part's name; a model's whole config stays out."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            if name not in WHOLE:
+                yield from ((f"{name}.{inner}", said) for inner, said in value.items())
+        elif value is not None and name != "schema":
+            yield name, value
+
+
+WHOLE = ("model", "cluster")
+"""Parts of a plan that the head of the page names."""
+
+
+def _said(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
