@@ -40,7 +40,7 @@ EXPORTS = {
         "llama-3.1-70b 64xh100-sxm --dp-replicate 2 --dp-shard 4 --tp 8 --recompute full --precision fp8-mixed",
         "llama-3.1-70b 64xh100-sxm --dp-shard 2 --tp 8 --pp 4 --schedule interleaved --vpp 2 --global-batch-size 64",
         "llama-3.1-70b 64xh100-sxm --dp-shard 2 --tp 8 --cp 4 --seq-len 131072 --offload parameters",
-        "mixtral-8x7b 16xh100-sxm --dp-shard 16 --ep 8 --zero-stage 2 --no-compile",
+        "mixtral-8x7b 16xh100-sxm --dp-shard 16 --ep 8 --no-reshard-after-forward --no-compile",
     ),
     "deepspeed": (
         "llama-3.1-8b 8xa100-sxm-80 --dp-shard 8 --zero-stage 3 --offload nvme --recompute full",
@@ -52,11 +52,11 @@ EXPORTS = {
     ),
     "accelerate": (
         "llama-3.1-8b 8xh100-sxm --dp-shard 8 --zero-stage 3 --recompute full --compile",
-        "llama-3.1-8b 16xh100-sxm --dp-shard 8 --dp-replicate 2 --zero-stage 2 --tokens 1B",
+        "llama-3.1-8b 16xh100-sxm --dp-shard 8 --dp-replicate 2 --no-reshard-after-forward --tokens 1B",
         "llama-3.1-8b 8xh100-sxm --dp-replicate 8 --zero-stage 0 --adapter qlora --lora-targets all-linear",
         "llama-3.1-8b 8xh100-sxm --dp-shard 2 --tp 4 --no-sequence-parallel --offload parameters --precision fp32",
         "llama-3.1-8b 8xh100-sxm --dp-shard 4 --cp 2 --zero-stage 3 --optimizer adamw-8bit",
-        "llama-3.1-8b 1xh100-sxm --precision fp16-mixed --fused-loss",
+        "llama-3.1-8b 1xh100-sxm --precision fp16-mixed --liger-kernels",
     ),
     "megatron": (
         "llama-3.1-8b 1xh100-sxm --micro-batch-size 2",

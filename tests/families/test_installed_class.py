@@ -28,6 +28,7 @@ ANSWER = {
 
 def answering(monkeypatch, answer):
     monkeypatch.setattr(installed_class, "_answer", lambda _: answer)
+    monkeypatch.setattr(installed_class, "is_listed", lambda _: True)
 
 
 def test_the_class_gives_counts_blocks_and_the_sentence_that_says_so(monkeypatch):
@@ -84,3 +85,10 @@ def test_without_transformers_the_refusal_says_how_to_install_it(monkeypatch):
 def test_the_installed_class_has_the_count_of_its_defaults(model_type, num_params):
     """transformers 5.24.0 on the meta device."""
     assert read_model({"model_type": model_type}).num_params == num_params
+
+
+def test_a_name_that_transformers_does_not_list_starts_no_process(monkeypatch):
+    monkeypatch.setattr(installed_class, "_answer", lambda _: pytest.fail("a process was started"))
+    assert installed_class.is_listed("recurrent_gemma")
+    with pytest.raises(ModelError, match='the model family "lama" is not known'):
+        build_model({"model_type": "lama"})

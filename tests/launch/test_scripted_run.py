@@ -92,7 +92,7 @@ def test_a_script_prints_its_steps_and_ends_with_the_page_of_the_run(desk, monke
     run = written(desk, "steps", monkeypatch)
     done = subprocess.run([run / "run.sh"], capture_output=True, text=True, check=True, timeout=120)
     first, *_, last = [line for line in done.stderr.splitlines() if line.startswith("step ")]
-    assert re.fullmatch(r"step 1/2  loss \d\.\d{3}  [\d,]+ tokens/s/GPU", first)
+    assert re.fullmatch(r"step 1/2  loss \d\.\d{3}  [\d,]+ tokens/s/GPU  MFU \d+\.\d%", first)
     assert last.startswith("step 2/2  loss ")
     assert done.stderr.splitlines()[-1] == f"wrote {run / 'report.html'}"
     assert "2 steps</h1>" in (run / "report.html").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardwise.launch.launchers import LauncherName
     from shardwise.plan import Plan
 
-NAMES = ("torchtitan", "megatron", "deepspeed", "accelerate")
+NAMES = ("torchtitan", "torchtitan-recipe", "megatron", "deepspeed", "accelerate")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -30,6 +30,11 @@ ENGINE = Engine(
     default_zero_stage=3,
     has_sequence_parallel=False,
     has_optimizer_switch=True,
+    # gradient_checkpointing and fsdp_activation_checkpointing wrap every block whole.
+    recomputes=frozenset(("none", "full")),
+    # Without resharding FSDP still divides parameters again after the backward pass.
+    unnamed_stages=frozenset((2,)),
+    program_choices=frozenset(("recompute_layers", "sequence_parallel")),
     has_liger_kernels=True,
     source="huggingface/accelerate@16cb6eb src/accelerate/parallelism_config.py",
 )

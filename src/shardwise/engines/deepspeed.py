@@ -62,6 +62,9 @@ ENGINE = Engine(
     optimizer_offload_stage=1,
     has_overlap_switch=True,
     has_small_shards=True,
+    # The Trainer's gradient_checkpointing wraps every block whole; PipelineModule, MoE and MiCS_Init stand in programs.
+    recomputes=frozenset(("none", "full")),
+    program_choices=frozenset(("recompute_layers", "sequence_parallel", "dp_replicate", "pp", "ep")),
     has_liger_kernels=True,
     precision_notes={
         "fp8-mixed": "precision=fp8-mixed: deepspeed keeps 16-bit weights and gradients; only matrix products have 8 "

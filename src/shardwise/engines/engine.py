@@ -7,10 +7,11 @@ from typing import Literal
 from shardwise.engines.profile import EngineProfile, StateBytes
 from shardwise.layout import ZeroStage
 from shardwise.optimizers import OptimizerName
-from shardwise.recipe import Adapter, Offload, Precision
+from shardwise.recipe import Adapter, Offload, Precision, Recompute
 from shardwise.schedules.table import Schedule
 
 Axis = Literal["tp", "cp", "pp", "ep"]
+ProgramChoice = Literal["recompute_layers", "sequence_parallel", "activation_offload", "dp_replicate", "pp", "ep"]
 ActivationCopies = Literal["beside", "between", "none"]
 """How saved activations move to the host and back: on streams beside the computation, on its own stream between the
 blocks, or not at all."""
@@ -98,6 +99,13 @@ class Engine:
     """Whether accumulated gradients are never reduced before the last micro-batch."""
     recomputes_modules: bool = False
     """Whether modules are recomputed by name, and activations kept in fewer bits."""
+    recomputes: frozenset[Recompute] = frozenset(("none", "selective", "full"))
+    """Kinds of recomputation that its own arguments ask for; a search tries no other unless it is asked for."""
+    program_choices: frozenset[ProgramChoice] = frozenset()
+    """Choices that none of its arguments makes, only a program of the user's own; a search leaves them alone unless
+    they are asked for, so that what it recommends can be exported."""
+    unnamed_stages: frozenset[ZeroStage] = frozenset()
+    """ZeRO stages that none of its arguments names, which a search leaves alone in the same way."""
     narrow_moments: frozenset[OptimizerName] = frozenset()
     """Optimizers that keep moments in fewer bits and widen them while they step, where states are divided."""
     assumptions: tuple[str, ...] = ()

@@ -78,6 +78,8 @@ ENGINE = Engine(
     has_deepep=True,
     always_defers_reductions=True,
     recomputes_modules=True,
+    # --cpu-offloading-num-layers leaves at least one layer on the device, and takes neither stages nor recomputation.
+    program_choices=frozenset(("activation_offload",)),
     # Its precision-aware optimizer is a distributed Adam (core/optimizer/optimizer_config.py).
     narrow_moments=frozenset(("adamw",)),
     source="NVIDIA/Megatron-LM@d98e8a6 training/arguments.py, core/pipeline_parallel/schedules.py",

@@ -49,5 +49,9 @@ ENGINE = Engine(
     has_optimizer_switch=True,
     has_async_tensor_parallel=True,
     has_deepep=True,
+    # FullAC and SelectiveAC wrap every block alike (distributed/activation_checkpoint.py).
+    # Without resharding FSDP still divides parameters again after the backward pass.
+    unnamed_stages=frozenset((2,)),
+    program_choices=frozenset(("recompute_layers",)),
     source="pytorch/torchtitan@b5bcd76 config/configs.py, components/optimizer/optimizer.py, components/lora.py",
 )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import isfinite
 
-from shardwise.exchange.facts import Fact, names_a_file
+from shardwise.exchange.facts import Fact, FactValue, names_a_file
 from shardwise.exchange.names import BESIDE, CLUSTER_PLACE, DEFAULT, OPTION, TOGETHER, Claim, Name, Tool, View
 from shardwise.fields import Value
 
@@ -46,7 +46,29 @@ def claims_of(view: View) -> tuple[list[Claim], list[Unread]]:
     return [claim for claim in claims if _is_possible(claim)], unread
 
 
+LORA_TARGETS = "lora_targets"
+TARGETS = {
+    "all-linear": "all-linear",
+    "all": "all-linear",
+    "q_proj v_proj": "qv",
+    "k_proj o_proj q_proj v_proj": "attention",
+    "down_proj gate_proj k_proj o_proj q_proj up_proj v_proj": "all-linear",
+}
+"""Matrices that get an adapter, by the sorted names that files list."""
+
+
+def _matrices(value: FactValue) -> str | None:
+    """Matrices that get an adapter, in our words; ``None`` for a regular expression, which a plan has no word for."""
+    names = [str(name) for name in value] if isinstance(value, tuple) else str(value or "").replace(",", " ").split()
+    words = " ".join(sorted(names))
+    if words in TARGETS:
+        return TARGETS[words]
+    return ",".join(names) if names and all(name.replace(".", "").isidentifier() for name in names) else None
+
+
 def _in_our_words(tool: Tool, name: Name, fact: Fact) -> Value:
+    if name.field == LORA_TARGETS and not name.values:
+        return _matrices(fact.value)
     if name.values:
         return tool.ours(name.key, str(fact.value))
     if name.field in TEXTS:

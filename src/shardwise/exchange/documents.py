@@ -1,13 +1,16 @@
 """Reads files somebody has as documents of facts: JSON, YAML, TOML, scripts and the header of Megatron's log."""
 
 import re
+import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shardwise.errors import PlanError
 from shardwise.exchange.facts import MAX_FACTS, Document, Fact, facts_of, scalar_of
+from shardwise.exchange.python_file import read_recipes
 from shardwise.exchange.shell import read_script
+from shardwise.exchange.torchtitan_log import is_torchtitan_log, read_torchtitan_log
 from shardwise.plan_file.text import decode_plan, parse_plan_text, read_plan_bytes
 
 LOG_LINE = re.compile(r"^(?:\S*\d+:\s)?\s*([a-z][\w]*) \.{3,} (.*)$", flags=re.MULTILINE)
@@ -30,6 +33,10 @@ def parse_documents(text: str, *, name: str) -> tuple[Document, ...]:
     suffix = Path(name).suffix.lower()
     if suffix in TREE_SUFFIXES or text.lstrip().startswith("{"):
         documents = _trees(text, name=name, suffix=suffix)
+    elif suffix == ".py":
+        documents = read_recipes(text, file=name)
+    elif is_torchtitan_log(text):
+        documents = (read_torchtitan_log(text, file=name),)
     elif len(lines := LOG_LINE.findall(text)) >= MANY_LOG_LINES:
         facts = (Fact(key=key, value=scalar_of(value.strip()), place=f"{name}:{key}") for key, value in lines)
         documents = (Document(file=name, facts=tuple(facts), program="log"),)
@@ -57,7 +64,7 @@ def _trees(text: str, *, name: str, suffix: str) -> tuple[Document, ...]:
     found = []
     for tree in trees:
         found.append(Document(file=name, facts=facts_of(tree, file=name)))
-        found.extend(_inner_scripts(tree, name=name))
+        found.extend(_inner_documents(tree, name=name))
     return tuple(found)
 
 
@@ -68,9 +75,34 @@ def _toml(text: str, *, name: str) -> Mapping[str, object]:
         raise PlanError(f"{name} is not TOML: {str(error)[:120]}", code="plan-syntax", fix="mend that line") from None
 
 
-def _inner_scripts(tree: Mapping[str, object], *, name: str) -> list[Document]:
-    """Shell inside a file: SkyPilot's ``run``."""
-    run = tree.get("run")
+def _inner_documents(tree: Mapping[str, object], *, name: str) -> list[Document]:
+    """Scripts and files inside a file: SkyPilot's ``run``, the commands of Kubernetes jobs, and ConfigMaps."""
+    run, data = tree.get("run"), tree.get("data")
+    found: list[Document] = []
     if isinstance(run, str) and ("resources" in tree or "num_nodes" in tree):
-        return list(read_script(run, file=name))
-    return []
+        found.extend(read_script(run, file=name))
+    if tree.get("kind") == "ConfigMap" and isinstance(data, Mapping):
+        for key, text in data.items():
+            if isinstance(text, str) and str(key).endswith((*TREE_SUFFIXES, ".sh", ".py")):
+                found.extend(parse_documents(text, name=str(key)))
+    elif str(tree.get("kind", "")).endswith("Job") or tree.get("kind") == "JobSet":
+        for command in dict.fromkeys(_commands(tree)):
+            found.extend(read_script(command, file=name))
+    return found
+
+
+def _commands(tree: object) -> Iterator[str]:
+    """What the containers of a job run, as lines of a script."""
+    if isinstance(tree, Mapping):
+        words = [*_words(tree.get("command")), *_words(tree.get("args"))]
+        if words:
+            yield shlex.join(words)
+        for value in tree.values():
+            yield from _commands(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _commands(value)
+
+
+def _words(value: object) -> list[str]:
+    return [str(word) for word in value] if isinstance(value, list) else []

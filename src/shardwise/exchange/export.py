@@ -10,12 +10,14 @@ from shardwise.errors import LayoutError, PlanError
 from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.facts import REPEATED_PREFIXES, FactValue
 from shardwise.exchange.names import Tool
-from shardwise.exchange.reading import LAYOUT_FIELDS, RECIPE_FIELDS, read_parsed
+from shardwise.exchange.reading import LAYOUT_FIELDS, RECIPE_FIELDS, planned_values, read_parsed
+from shardwise.exchange.recipe_text import RECIPE_FUNCTION, RECIPE_MODULE, recipe_text
 from shardwise.exchange.spelling import (
     accelerate_keys,
     argument_keys,
     deepspeed_keys,
     megatron_keys,
+    recipe_keys,
     torchtitan_keys,
 )
 from shardwise.exchange.starting import RENDEZVOUS_PORT, script_head
@@ -41,6 +43,9 @@ RESUMED = '${NEWEST:+--resume_from_checkpoint "$NEWEST"}'
 ARGUMENTS = f"--config training_arguments.yaml {RESUMED}"
 NOT_OF_A_TARGET = frozenset(("tokens", "convention", "mean_document_len", "routing_imbalance_ratio", "compile"))
 """Fields that say what is predicted, not what a tool is told; and ``compile``, where the engine has no switch."""
+
+ADAPTER_FIELDS = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout_fraction")
+"""Fields of adapters that say nothing where a plan trains none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +93,7 @@ def export_plan(plan: Plan, *, to: str) -> tuple[TextFile, ...]:
     if refusals:
         raise LayoutError(f"{target.name}: {refusals[0].message}", code=refusals[0].rule, fix=refusals[0].fix)
     files = target.write(theirs)
-    lost = _lost(theirs, _read_back(theirs, files))
+    lost = _lost(theirs, _read_back(theirs, files), target)
     if lost:
         field = lost[0][0]
         changes = complete(theirs, tuple(lost))
@@ -112,7 +117,7 @@ def same_work(plan: Plan) -> Plan:
 def _read_back(plan: Plan, files: tuple[TextFile, ...]) -> Plan:
     """The plan that the files mean, for the same model and cluster."""
     reading = read_parsed([document for file in files for document in parse_documents(file.text, name=file.name)])
-    values = {claim.field: claim.value for claim in reading.known if claim.value is not None}
+    values = planned_values(reading)
     return fill_plan(
         {"seq_len": plan.recipe.seq_len, **{name: value for name, value in values.items() if name in RECIPE_FIELDS}},
         {name: value for name, value in values.items() if name in LAYOUT_FIELDS},
@@ -122,21 +127,22 @@ def _read_back(plan: Plan, files: tuple[TextFile, ...]) -> Plan:
     )
 
 
-def _lost(plan: Plan, back: Plan) -> list[tuple[str, Value]]:
+def _lost(plan: Plan, back: Plan, target: Target) -> list[tuple[str, Value]]:
     """Fields that did not come back, each with the value that came; what a plan leaves to its engine may be said."""
     is_sharded = plan.layout.state_shard_size > 1
     idle = (
         set(NOT_OF_A_TARGET)
         | (set() if is_sharded else {"zero_stage"})
-        | (set() if plan.layout.pp > 1 else {"schedule"})
+        | (set() if plan.layout.pp > 1 else {"schedule", "stage_layers"})
     )
-    if plan.layout.zero_stage < 3 or not is_sharded:
+    if max(plan.layout.zero_stage, back.layout.zero_stage) < 3 or not is_sharded:
         idle.add("reshard_after_forward")
     if plan.recipe.recompute == "none":
         idle |= {"recompute_layers", "recompute_modules"}
     if plan.recipe.adapter == "none":
-        idle |= {"lora_rank", "lora_targets"}
-    idle -= {"compile"} if "compile" in _said_fields(plan.engine) else set()
+        idle |= {*ADAPTER_FIELDS, "lora_targets"}
+    said = {name.field for tool in target.tools for name in TOOLS[tool].names}
+    idle -= {"compile"} & said
     pairs: tuple[tuple[Layout | Recipe, Layout | Recipe], ...] = (
         (plan.layout, back.layout),
         (plan.recipe, back.recipe),
@@ -150,11 +156,6 @@ def _lost(plan: Plan, back: Plan) -> list[tuple[str, Value]]:
         and getattr(ours, one.name) != getattr(theirs, one.name)
         and not (one.name == "global_batch_size" and plan.global_batch_size == back.global_batch_size)
     ]
-
-
-def _said_fields(engine: EngineName) -> frozenset[str]:
-    target = next(target for target in TARGETS.values() if target.engine == engine)
-    return frozenset(name.field for tool in target.tools for name in TOOLS[tool].names)
 
 
 def _value_of(plan: Plan, field: str) -> Value:
@@ -227,6 +228,15 @@ def _write_torchtitan(plan: Plan) -> tuple[TextFile, ...]:
     )
 
 
+def _write_recipe(plan: Plan) -> tuple[TextFile, ...]:
+    keys = {**said_by(TOOLS["torchtitan-recipe"], plan), **recipe_keys(plan)}
+    arguments = f"--module {RECIPE_MODULE} --config {RECIPE_FUNCTION}"
+    return (
+        TextFile(name=f"{RECIPE_MODULE}.py", text=recipe_text(plan, keys)),
+        TextFile(name="launch.sh", text=_launch_line(plan, "-m torchtitan.train", arguments)),
+    )
+
+
 def _write_megatron(plan: Plan) -> tuple[TextFile, ...]:
     keys = {**said_by(TOOLS["megatron"], plan), **megatron_keys(plan)}
     flags = [_flag(key, value) for key, value in keys.items() if value not in (None, False)]
@@ -245,8 +255,8 @@ def _flag(key: str, value: FactValue) -> str:
 
 
 def _write_arguments(plan: Plan, first: TextFile, extra: Keys, launch: str) -> tuple[TextFile, ...]:
-    idle = () if plan.recipe.adapter != "none" else ("lora_rank",)
-    said = said_by(TOOLS["trl"], plan, leave_out=frozenset(("zero_stage", *idle)))
+    idle = () if plan.recipe.adapter != "none" else ADAPTER_FIELDS
+    said = said_by(TOOLS["trl"], plan, leave_out=frozenset(("zero_stage", "lora_targets", *idle)))
     arguments = TextFile(name="training_arguments.yaml", text=_yaml({**said, **argument_keys(plan), **extra}))
     return (first, arguments, TextFile(name="launch.sh", text=launch))
 
@@ -274,6 +284,9 @@ def _write_accelerate(plan: Plan) -> tuple[TextFile, ...]:
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "torchtitan": Target(name="torchtitan", engine="torchtitan", tools=("torchtitan",), write=_write_torchtitan),
+        "torchtitan-recipe": Target(
+            name="torchtitan-recipe", engine="torchtitan", tools=("torchtitan-recipe",), write=_write_recipe
+        ),
         "megatron": Target(name="megatron", engine="megatron", tools=("megatron",), write=_write_megatron),
         "deepspeed": Target(name="deepspeed", engine="deepspeed", tools=("deepspeed", "trl"), write=_write_deepspeed),
         "accelerate": Target(

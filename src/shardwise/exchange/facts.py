@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Scalar: TypeAlias = int | float | str | bool | None
-FactValue: TypeAlias = Scalar | tuple[Scalar, ...]
+FactValue: TypeAlias = Scalar | tuple["FactValue", ...]
 
 MAX_FACTS = 5000
 """A model's config with every field of its family has some hundreds."""
@@ -40,7 +40,7 @@ class Document:
 
 FILE_KEYS = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "config_file", "argument_file", "config")
 """Keys whose value may be another file of the run."""
-FILE_SUFFIXES = (".json", ".yaml", ".yml", ".toml")
+FILE_SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py")
 
 
 def names_a_file(fact: Fact) -> bool:

@@ -11,6 +11,8 @@ from shardwise.schedules.table import CHUNKED_SCHEDULE
 ENGINE_ORDER = ("deepspeed", "megatron", "torchtitan", "nanotron", "accelerate", "fsdp1")
 """The engine that runs the step where tools are joined: DeepSpeed under Megatron or a Trainer is DeepSpeed."""
 NOWHERE = "no file asks for it"
+UNREAD_RECIPE = "unread_recipe"
+"""A claim that a line names a recipe which no file here holds, so that its degrees are not the tool's defaults."""
 MODEL_AXES = ("tp", "cp", "pp")
 
 
@@ -68,7 +70,11 @@ def _rank(claim: Claim) -> int:
 
 
 def _degrees(joined: Joined) -> None:
-    for axis in (*MODEL_AXES, "ep"):
+    is_unread = UNREAD_RECIPE in joined.values
+    for axis in MODEL_AXES if is_unread else ():
+        if axis in joined.values and joined.values[axis].strength == DEFAULT:
+            joined.values.pop(axis)
+    for axis in ("ep",) if is_unread else (*MODEL_AXES, "ep"):
         joined.work_out(axis, 1)
     joined.work_out("offload", "none")
 

@@ -15,6 +15,8 @@ __all__ = ["Claim", "Name", "Readers", "Strength", "Tool", "View", "names_of", "
 TOGETHER, BESIDE = "+", "-"
 CLUSTER_PLACE = "--cluster"
 """The place that is printed for a number of GPUs that the user gave with ``--cluster``."""
+RECIPE_KEYS = ("module", "recipe", "factory")
+"""Options that name a recipe: of torchtitan, of Megatron-Bridge and of NeMo."""
 Strength = int
 DEFAULT, FILE, LINE, OPTION = range(4)
 """How much a claim weighs: a tool's default, a file, a command line, and what the user of ``import`` says."""
@@ -116,6 +118,11 @@ class View:
     def is_on(self, key: str) -> bool:
         """Return whether a switch is on; a word for yes counts."""
         return self.text(key) in ("true", "1", "yes", "on")
+
+    @property
+    def is_recipe_named(self) -> bool:
+        """Whether a line names a recipe, so that what it leaves out is the recipe's to say and not the tool's."""
+        return self.is_line and any(key in self.by_key for key in RECIPE_KEYS)
 
     def claim(self, field: str, value: Value, *keys: str) -> Claim:
         """A claim at the place of the first key that stands in the document; a default where none does."""

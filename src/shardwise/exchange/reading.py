@@ -32,6 +32,10 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
 """Open fields that the answer to another question fills, so that nobody is asked twice."""
 BEYOND_A_PLAN = ("sp",)
 """Degrees of parallelism that count in the world and that a plan cannot say."""
+GATHERING_ENGINES = ("torchtitan", "accelerate", "fsdp2", "fsdp1")
+"""Engines on torch's FSDP, where ZeRO 2 is ``reshard_after_forward`` off or ``SHARD_GRAD_OP``."""
+CONFIG = "config"
+"""The option, and the fact of a Python file, that holds the name of a recipe."""
 RECIPE_FIELDS = frozenset(one.name for one in plan_fields(Recipe))
 LAYOUT_FIELDS = frozenset(one.name for one in plan_fields(Layout))
 
@@ -131,6 +135,7 @@ def read_files(paths: Sequence[Path], *, settings: Iterable[Claim] = ()) -> Read
 
 def read_parsed(documents: Sequence[Document], *, settings: Iterable[Claim] = ()) -> Reading:
     """The reading of documents."""
+    documents = _chosen_recipes(documents)
     views = views_of(documents)
     claims: list[Claim] = list(settings)
     unread: list[Unread] = []
@@ -164,6 +169,29 @@ def read_parsed(documents: Sequence[Document], *, settings: Iterable[Claim] = ()
     )
 
 
+def _chosen_recipes(documents: Sequence[Document]) -> Sequence[Document]:
+    """The documents without the recipes of a Python file that no line names.
+
+    Raises:
+        PlanError: the file holds several, and no line names one.
+    """
+    named = {fact.value for document in documents if document.program for fact in document.facts if fact.key == CONFIG}
+    recipes = {id(one): _recipe_name(one) for one in documents if one.file.endswith(".py") and not one.program}
+    chosen = [one for one in documents if id(one) not in recipes or recipes[id(one)] in named]
+    if len(recipes) <= 1 or len(chosen) > len(documents) - len(recipes):
+        return documents if len(recipes) <= 1 else chosen
+    names = ", ".join(list(recipes.values())[:5])
+    raise PlanError(
+        f"{len(recipes)} recipes stand in the file, among them {names}, and no line names one",
+        code="import-open",
+        fix="give the script whose line names one as well, or a file with that recipe alone",
+    )
+
+
+def _recipe_name(document: Document) -> str:
+    return next((str(fact.value) for fact in document.facts if fact.key == CONFIG), "")
+
+
 def _read_as(view: View) -> ReadAs:
     return ReadAs(file=view.document.file, tool=view.tool.title, version=view.tool.version)
 
@@ -182,6 +210,20 @@ def _named_files(documents: Sequence[Document]) -> tuple[str, ...]:
     given = {document.file for document in documents}
     named = [str(fact.value) for document in documents for fact in document.facts if names_a_file(fact)]
     return tuple(dict.fromkeys(name for name in named if Path(name).name not in given))
+
+
+def planned_values(reading: Reading) -> dict[str, Value]:
+    """The known fields as a plan says them.
+
+    FSDP that keeps parameters gathered from the forward to the backward pass is ZeRO 2 in the words of its tools; they
+    are divided again after the backward pass, so that a plan calls it stage 3 without resharding.
+    """
+    values: dict[str, Value] = {claim.field: claim.value for claim in reading.known if claim.value is not None}
+    stage = reading.claim("zero_stage")
+    is_gathered = stage is not None and stage.value == 2 and stage.strength < OPTION
+    if is_gathered and values.get("engine") in GATHERING_ENGINES:
+        values |= {"zero_stage": 3, "reshard_after_forward": False}
+    return values
 
 
 def plan_document(reading: Reading, *, model: object, cluster: object) -> dict[str, object]:
@@ -206,7 +248,7 @@ def plan_document(reading: Reading, *, model: object, cluster: object) -> dict[s
             code="import-open",
             fix="give each with the option of that field, such as --seq-len 4096, or to import with --set seq_len=4096",
         )
-    values = {claim.field: claim.value for claim in reading.known if claim.value is not None}
+    values = planned_values(reading)
     return {
         "model": model,
         "cluster": cluster,

@@ -1,12 +1,17 @@
 """Fields of a plan that a target needs several keys for are written here: the inverse of the tool's ``work_out``."""
 
+from itertools import pairwise
+
 from shardwise.exchange.facts import FactValue
 from shardwise.exchange.model_name import FLAVORS
 from shardwise.exchange.tools.megatron import STAGES
+from shardwise.exchange.tools.torchtitan import CHUNKS
+from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, DenseSpec, MoeSpec
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.rules.stages import placed_layers
+from shardwise.step.layer_placement import pipeline_stages
 
 Keys = dict[str, FactValue]
 
@@ -15,8 +20,6 @@ def torchtitan_keys(plan: Plan) -> Keys:
     """Batch, sharding and precision, and where the model and the data stand."""
     layout, recipe = plan.layout, plan.recipe
     share = plan.global_batch_size // layout.data_parallel_size
-    is_reshared_by_default = layout.reshard_after_forward == (layout.pp == 1)
-    reshard = "never" if layout.zero_stage == 2 else "default" if is_reshared_by_default else "always"
     name, flavor = FLAVORS.get(plan.model.name, ("MODEL", plan.model.name))
     keys: Keys = {
         "job.dump_folder": "./outputs",
@@ -29,7 +32,7 @@ def torchtitan_keys(plan: Plan) -> Keys:
         "training.global_batch_size": plan.global_batch_size,
         "training.dtype": "bfloat16" if recipe.precision == "bf16" else "float32",
         "training.mixed_precision_param": "float32" if recipe.precision == "fp32" else "bfloat16",
-        "parallelism.fsdp_reshard_after_forward": reshard,
+        "parallelism.fsdp_reshard_after_forward": _resharding(layout),
     }
     if recipe.precision == "fp8-mixed":
         # 0.2.2 registers the converter by this name (components/quantization/float8.py).
@@ -38,11 +41,59 @@ def torchtitan_keys(plan: Plan) -> Keys:
         keys["parallelism.pipeline_parallel_microbatch_size"] = recipe.micro_batch_size
         keys["parallelism.pipeline_parallel_first_stage_less_layers"] = 0
         keys["parallelism.pipeline_parallel_last_stage_less_layers"] = 0
+        keys["parallelism.module_fqns_per_model_part"] = _model_parts(plan, head="output")
     if recipe.recompute == "selective":
         keys["activation_checkpoint.selective_ac_option"] = "op"
     if recipe.tokens is not None:
         keys["training.steps"] = max(1, round(recipe.tokens / plan.tokens_per_step))
     return keys
+
+
+def _resharding(layout: Layout) -> str:
+    """When FSDP divides parameters again: torchtitan does by default after forward, and not in pipelines."""
+    if layout.reshard_after_forward == (layout.pp == 1):
+        return "default"
+    return "always" if layout.reshard_after_forward else "never"
+
+
+def recipe_keys(plan: Plan) -> Keys:
+    """Settings of a recipe in Python, where batches are tokens."""
+    layout, recipe = plan.layout, plan.recipe
+    keys: Keys = {
+        "training.num_tokens_per_microbatch_per_dp_rank": recipe.tokens_per_micro_batch,
+        "training.num_tokens_per_train_step": plan.tokens_per_step,
+        "training.dtype": "bfloat16" if recipe.precision == "bf16" else "float32",
+        "training.mixed_precision_param": "float32" if recipe.precision == "fp32" else "bfloat16",
+        "training.disable_cuda_graphs": True,  # pipelines and most exchanges of experts refuse them
+        "parallelism.fsdp_reshard_after_forward": _resharding(layout),
+        "parallelism.enable_sequence_parallel": layout.sequence_parallel if layout.tp > 1 else None,
+        "model_spec.moe_comm_backend": "deepep" if layout.expert_exchange == "deepep" else "standard",
+    }
+    if layout.pp > 1:
+        keys["parallelism.num_pp_microbatches"] = plan.num_microbatches
+        keys["parallelism.pipeline_parallel_first_stage_less_layers"] = 0
+        keys["parallelism.pipeline_parallel_last_stage_less_layers"] = 0
+        keys["parallelism.module_fqns_per_model_part"] = _model_parts(plan, head="lm_head")
+    if recipe.tokens is not None:
+        keys["training.steps"] = max(1, round(recipe.tokens / plan.tokens_per_step))
+    return keys
+
+
+def _model_parts(plan: Plan, *, head: str) -> tuple[tuple[str, ...], ...] | None:
+    """The modules of every stage, by the names of torchtitan; ``None`` where it divides the layers so by itself.
+
+    Args:
+        plan: of a pipeline.
+        head: the name of the module after the last norm.
+    """
+    layout = plan.layout
+    chunks = [chunk for stage in pipeline_stages(model=plan.model, layout=layout) for chunk in stage.chunks]
+    counts = [chunk.num_layers for chunk in sorted(chunks, key=lambda chunk: chunk.index)]
+    if layout.stage_layers is None and len(set(counts)) == 1 and len(counts) == layout.pp * CHUNKS[layout.schedule]:
+        return None
+    starts = [sum(counts[:index]) for index in range(len(counts) + 1)]
+    parts = [[f"layers.{layer}" for layer in range(*ends)] for ends in pairwise(starts)]
+    return tuple(map(tuple, [["tok_embeddings", *parts[0]], *parts[1:-1], [*parts[-1], "norm", head]]))
 
 
 def megatron_keys(plan: Plan) -> Keys:
@@ -70,6 +121,7 @@ def megatron_keys(plan: Plan) -> Keys:
         "save": "CHECKPOINTS",
         "save_interval": 1000,
         "load": "CHECKPOINTS",
+        "clip_grad": None if recipe.clip_gradients else 0.0,
         "exit_signal_handler": True,  # saves when it is asked to stop
     }
     if layout.zero_stage > 1 and OPTIMIZERS[recipe.optimizer].orthogonalises_matrices:
@@ -130,6 +182,7 @@ def deepspeed_keys(plan: Plan) -> Keys:
         "bf16.enabled": recipe.precision in ("bf16-mixed", "fp8-mixed"),
         "fp16.enabled": recipe.precision == "fp16-mixed",
         "zero_optimization.contiguous_gradients": True,
+        "gradient_clipping": float(recipe.clip_gradients),  # to a norm of 1, as it does where nothing is said
     }
     device = "nvme" if recipe.offload == "nvme" else "cpu"
     parts = {"none": (), "optimizer": ("optimizer",)}.get(recipe.offload, ("optimizer", "param"))
@@ -155,7 +208,7 @@ def accelerate_keys(plan: Plan) -> Keys:
     }
     if is_sharded:
         keys["fsdp_config.version"] = 2
-        keys["fsdp_config.reshard_after_forward"] = layout.zero_stage == 3
+        keys["fsdp_config.reshard_after_forward"] = layout.reshard_after_forward and layout.zero_stage == 3
         keys["fsdp_config.offload_params"] = plan.recipe.offload == "parameters"
         keys["fsdp_config.auto_wrap_policy"] = "TRANSFORMER_BASED_WRAP"
     return keys
@@ -172,6 +225,7 @@ def argument_keys(plan: Plan) -> Keys:
         "bf16": recipe.precision == "bf16-mixed",
         "fp16": recipe.precision == "fp16-mixed",
         "packing": True,
+        "max_grad_norm": float(recipe.clip_gradients),
     }
     if recipe.attention == "flash" and recipe.precision == "fp32":
         keys["attn_implementation"] = "sdpa"  # FlashAttention's own package takes 16 bits only

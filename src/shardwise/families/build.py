@@ -59,7 +59,7 @@ def build_model(fields: Fields) -> ModelSpec:
         return replace(_wrapped(fields, wrapper_type, text), model_type=model_type)
     is_wrapper = text is not None and with_our_spelling(fields).get("hidden_size") is None
     if SAME_AS.get(model_type, model_type) not in FAMILIES:
-        found = class_model(fields, model_type) if can_ask() else None
+        found = class_model(fields, model_type)
         if found is not None:
             return found
     if text is not None and is_wrapper:

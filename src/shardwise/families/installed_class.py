@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import prod
+from pathlib import Path
 
 from shardwise.errors import ModelError
 from shardwise.families.assembly import NO_POSITION_LIMIT, repeat_layers
@@ -19,7 +20,7 @@ from shardwise.families.blocks import Weights
 from shardwise.families.config import ModelConfig, with_our_spelling
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, ModelSpec, MoeSpec, Role, Split, Weight
 
-__all__ = ["can_ask", "class_model"]
+__all__ = ["can_ask", "class_model", "is_listed"]
 
 Fields = Mapping[str, object]
 BUILDER = "shardwise.train.described_class"
@@ -53,12 +54,22 @@ def can_ask() -> bool:
     return find_spec("transformers") is not None and find_spec("torch") is not None
 
 
+def is_listed(model_type: str) -> bool:
+    """Whether the installed transformers names a family in its tables, which are read as text and not imported."""
+    found = find_spec("transformers")
+    folders = (found.submodule_search_locations or ()) if found is not None else ()
+    tables = [file for folder in folders for file in Path(folder, "models", "auto").glob("*.py")]
+    return any(f'"{model_type}"' in table.read_text(encoding="utf-8") for table in tables)
+
+
 def class_model(fields: Fields, model_type: str) -> ModelSpec | None:
-    """The model that the installed transformers builds of a config; ``None`` where it does not know the family.
+    """The model that the installed transformers builds; ``None`` without it, or where it knows no such family.
 
     Raises:
         ModelError: it knows the family and takes no such config.
     """
+    if not (can_ask() and is_listed(model_type)):
+        return None
     answer = _answer({**fields, "model_type": model_type})
     if answer is None or "unknown" in answer:
         return None

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeAlias, get_args
+from typing import TypeAlias
 
+from shardwise.engines.table import ENGINES
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import Prediction
-from shardwise.recipe import Recompute
 from shardwise.rules import Changes, apply_changes, find_errors
 from shardwise.search.records import RankedPlan, SearchResult
 
@@ -119,7 +119,7 @@ def _predicted_variants(result: SearchResult) -> Iterator[Beside]:
     recommended = result.plans[0]
     recipe = recommended.plan.recipe
     micro_batches = (2 * recipe.micro_batch_size, recipe.micro_batch_size // 2)
-    modes = [mode for mode in get_args(Recompute) if mode != recipe.recompute]
+    modes = sorted(ENGINES[recommended.plan.engine].recomputes - {recipe.recompute})
     sizes: list[Changes] = [(("micro_batch_size", size),) for size in micro_batches if size]
     recomputed: list[Changes] = [(("recompute", mode), ("recompute_layers", None)) for mode in modes]
     both = [(*size, *mode) for size in sizes for mode in recomputed]

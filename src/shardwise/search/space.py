@@ -6,6 +6,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
+from shardwise.engines.engine import ProgramChoice
 from shardwise.engines.table import ENGINES, engine_profile
 from shardwise.errors import LayoutError
 from shardwise.plan import Plan
@@ -87,18 +88,23 @@ class Space:
         if self.question.recipe.activation_offload:
             return (True,)
         has_copies = ENGINES[self.question.engine].activation_copies != "none"
-        return (False, True) if has_copies and not self.question.cluster.runs_on_cpu else (False,)
+        moves = has_copies and not self._leaves_out("activation_offload")
+        return (False, True) if moves and not self.question.cluster.runs_on_cpu else (False,)
 
     @property
     def recomputes(self) -> tuple[int, ...]:
         """Positions in ``RECOMPUTES`` that are searched."""
-        names = self.bounds.recompute if self.bounds.recompute is not None else RECOMPUTES
+        offered = ENGINES[self.question.engine].recomputes
+        names = self.bounds.recompute
+        if names is None:
+            names = tuple(name for name in RECOMPUTES if name in offered)
         return tuple(RECOMPUTES.index(name) for name in names)
 
     @property
     def counts_layers(self) -> bool:
         """Whether "recompute k of a stage's blocks" is searched for every k, or the question says how many."""
-        return self.question.recipe.recompute_layers is None and any(self.recomputes)
+        is_counted = not self._leaves_out("recompute_layers")
+        return is_counted and self.question.recipe.recompute_layers is None and any(self.recomputes)
 
     def degrees(self) -> Candidates:
         """Every way to write the world size as dp_replicate * dp_shard * tp * cp * pp, all other columns 1 or 0."""
@@ -208,9 +214,21 @@ class Space:
             for cp in _allowed_divisors(world // tp, bounds.cp):
                 for pp in self._pipeline_depths(world // (tp * cp)):
                     data = world // (tp * cp * pp)
-                    for dp_replicate in _allowed_divisors(data, bounds.dp_replicate):
+                    for dp_replicate in self._copies(data, cp):
                         if bounds.dp_shard is None or bounds.dp_shard.allows(data // dp_replicate):
                             yield tp, cp, pp, dp_replicate, data // dp_replicate
+
+    def _leaves_out(self, choice: ProgramChoice) -> bool:
+        """Whether only a program of the user's own makes a choice, so that it is not searched unless asked for."""
+        return choice in ENGINES[self.question.engine].program_choices
+
+    def _copies(self, data_ranks: int, cp: int) -> Sequence[int]:
+        """Copies of the model: where no argument asks for copies of shards, all data ranks or one; shards lie over cp
+        as well."""
+        found = _allowed_divisors(data_ranks, self.bounds.dp_replicate)
+        if self._leaves_out("dp_replicate") and self.bounds.dp_replicate is None:
+            return [copies for copies in found if copies == 1 or (copies == data_ranks and cp == 1)]
+        return found
 
     def _tensor_degrees(self) -> list[int]:
         """Degrees of tensor parallelism inside the fast domain; wider ones where the question limits them itself."""
@@ -220,7 +238,8 @@ class Space:
 
     def _pipeline_depths(self, ranks: int) -> list[int]:
         stages, least = self.bounds.stage_layers, 2 if self.bounds.needs_pipeline else 1
-        depths = [depth for depth in _allowed_divisors(ranks, self.bounds.pp) if depth >= least]
+        is_left_out = self._leaves_out("pp") and self.bounds.pp is None and stages is None and least == 1
+        depths = [1] if is_left_out else [d for d in _allowed_divisors(ranks, self.bounds.pp) if d >= least]
         return depths if stages is None else [depth for depth in depths if depth == len(stages)]
 
     def _require_micro_batch(self) -> None:
@@ -240,6 +259,8 @@ class Space:
         if tp == 1:
             return ((0,),)
         pinned = self.bounds.sequence_parallel
+        if pinned is None and self._leaves_out("sequence_parallel"):
+            pinned = False
         return ((1,), (0,)) if pinned is None else ((int(pinned),),)
 
     def _expert_options(self, key: Key) -> Sequence[Key]:
@@ -259,7 +280,7 @@ class Space:
 
     def _ep_options(self) -> Sequence[Key]:
         moe, limit = self.question.model.moe, self.bounds.ep
-        if moe is None:
+        if moe is None or (limit is None and self._leaves_out("ep")):
             return ((1,),) if limit is None or limit.allows(1) else ((limit.low,),)
         world = self.question.cluster.num_gpus
         found = [degree for degree in divisors(moe.num_experts) if degree <= world]
@@ -306,7 +327,8 @@ class Space:
         else:
             is_plain = dp_replicate == 1 if self.question.model.is_moe else dp_shard == 1
             stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 else [])
-        allowed = self.bounds.zero_stage or ENGINES[self.question.engine].zero_stages
+        engine = ENGINES[self.question.engine]
+        allowed = self.bounds.zero_stage or engine.zero_stages - engine.unnamed_stages
         stages = [stage for stage in stages if stage in allowed]
         if pp > 1 and is_native_engine(self.question) and dp_shard * cp > 1:
             stages = [stage for stage in stages if stage in (0, max(stages))]

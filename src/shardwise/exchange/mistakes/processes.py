@@ -160,7 +160,7 @@ def _model_parallel(case: Case) -> Iterator[Found]:
         tasks = (
             view.number("srun.ntasks") or view.number("srun.ntasks_per_node") or view.number("sbatch.ntasks_per_node")
         )
-        if "srun.is_used" in view.by_key and not tasks and view.number("srun.nodes") == 1 and world == 1 and ranks == 1:
+        if "srun.is_used" in view.by_key and not tasks and view.number("srun.nodes") == 1 and world == 1 and ranks <= 1:
             yield Found(
                 view.document.file + ":srun",
                 "srun starts one task, so the world is 1",

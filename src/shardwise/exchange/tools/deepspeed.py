@@ -29,10 +29,18 @@ def precision(view: View) -> Iterator[Claim]:
         yield view.claim("precision", "fp32", "bf16.enabled")
 
 
+def clipping(view: View, key: str) -> Iterator[Claim]:
+    """Whether gradients are clipped: a norm of 0 clips none."""
+    norm = view.value(key)
+    if isinstance(norm, int | float) and not isinstance(norm, bool):
+        yield view.claim("clip_gradients", norm > 0, key)
+
+
 def _work_out(view: View) -> Iterator[Claim]:
     yield view.claim("engine", "deepspeed", *view.by_key)
     yield from offload(view)
     yield from precision(view)
+    yield from clipping(view, "gradient_clipping")
 
 
 def _neox(view: View) -> Iterator[Claim]:

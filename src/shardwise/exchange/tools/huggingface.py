@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from shardwise.exchange.names import Claim, Readers, View
+from shardwise.exchange.tools.deepspeed import clipping
 from shardwise.exchange.tools.megatron import recomputation
 
 DEEPSPEED = "deepspeed"
@@ -35,6 +36,13 @@ def _fsdp(view: View) -> Iterator[Claim]:
         yield view.claim("recompute", "full", "fsdp_config.activation_checkpointing")
 
 
+def _is_fsdp(view: View) -> bool:
+    """Whether a file asks for FSDP: where ``fsdp`` says nothing, as in what the Trainer writes, its section is idle."""
+    if "fsdp" in view.by_key:
+        return view.text("fsdp") not in ("", "false")
+    return "fsdp_config" in view.sections
+
+
 def _accelerate(view: View) -> Iterator[Claim]:
     kind = view.text("distributed_type")
     if kind == "fsdp" or (not kind and "fsdp_config" in view.sections):
@@ -64,10 +72,11 @@ def _formats(view: View) -> Iterator[Claim]:
 
 
 def _arguments(view: View) -> Iterator[Claim]:
-    is_sharded = view.text("fsdp") not in ("", "false") or "fsdp_config" in view.sections
+    is_sharded = _is_fsdp(view)
     if is_sharded:
         yield from _fsdp(view)
     yield from _formats(view)
+    yield from clipping(view, "max_grad_norm")
     if view.text(DEEPSPEED) not in ("", "false") or "zero_stage" in view.by_key:
         yield view.claim("engine", "deepspeed", "deepspeed", "zero_stage")
         is_sharded = True
@@ -76,27 +85,6 @@ def _arguments(view: View) -> Iterator[Claim]:
         yield view.claim("recompute", "none", "")
     if view.is_on("use_peft") or view.is_on("load_in_4bit"):
         yield view.claim("adapter", "qlora" if view.is_on("load_in_4bit") else "lora", "load_in_4bit", "use_peft")
-    yield from _targets(view, "lora_target_modules")
-
-
-TARGETS = {
-    "all-linear": "all-linear",
-    "all": "all-linear",
-    "q_proj v_proj": "qv",
-    "k_proj o_proj q_proj v_proj": "attention",
-    "down_proj gate_proj k_proj o_proj q_proj up_proj v_proj": "all-linear",
-}
-"""Matrices that get an adapter, by the sorted names that files list."""
-
-
-def _targets(view: View, key: str) -> Iterator[Claim]:
-    words = " ".join(sorted(view.text(key).replace(",", " ").split()))
-    if words in TARGETS:
-        yield view.claim("lora_targets", TARGETS[words], key)
-
-
-def _adapter(view: View) -> Iterator[Claim]:
-    yield from _targets(view, "target_modules")
 
 
 def _recomputation(view: View) -> Iterator[Claim]:
@@ -111,13 +99,13 @@ def _recomputation(view: View) -> Iterator[Claim]:
 def _axolotl(view: View) -> Iterator[Claim]:
     if view.text("deepspeed"):
         yield view.claim("engine", "deepspeed", "deepspeed")
-    elif "fsdp_config" in view.sections or view.text("fsdp") not in ("", "false"):
+    elif _is_fsdp(view):
         yield from _fsdp(view)
     yield from _formats(view)
     yield from _recomputation(view)
     if view.text("adapter") in ("lora", "qlora"):
         yield view.claim("adapter", "qlora" if view.is_on("load_in_4bit") else "lora", "adapter")
-    yield from _targets(view, "lora_target_modules")
+    yield from clipping(view, "max_grad_norm")
     shard = view.number("dp_shard_size")
     if shard is not None:
         # Expert parallelism is an axis of its own here: dense layers are copied over it.
@@ -140,7 +128,6 @@ def _llama_factory(view: View) -> Iterator[Claim]:
         yield view.claim("adapter", "qlora" if is_quantized else "lora", "quantization_bit", "finetuning_type")
     elif view.text("finetuning_type") == "full":
         yield view.claim("adapter", "none", "finetuning_type")
-    yield from _targets(view, "lora_target")
 
 
 def _llama_factory_v1(view: View) -> Iterator[Claim]:
@@ -154,7 +141,6 @@ def _llama_factory_v1(view: View) -> Iterator[Claim]:
     if view.text("peft_config.name") == "lora":
         is_quantized = view.number("quant_config.quantization_bit") == 4
         yield view.claim("adapter", "qlora" if is_quantized else "lora", "peft_config.name")
-        yield from _targets(view, "peft_config.target_modules")
 
 
 READERS: Readers = {
@@ -164,5 +150,4 @@ READERS: Readers = {
     "axolotl": _axolotl,
     "llamafactory": _llama_factory,
     "llamafactory-v1": _llama_factory_v1,
-    "peft": _adapter,
 }

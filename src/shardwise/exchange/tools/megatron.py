@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.exchange.names import Claim, Readers, View
+from shardwise.exchange.tools.deepspeed import clipping
 from shardwise.recipe import Precision
 
 DEEPSPEED = "deepspeed"
@@ -30,6 +31,7 @@ def _work_out(view: View) -> Iterator[Claim]:
     yield from _sharding(view)
     yield from recomputation(view)
     yield from _sequence_parallel(view)
+    yield from clipping(view, "clip_grad")
     for key, precision in FORMATS:
         if view.is_on(key) or view.text(key) in ("e4m3", "hybrid"):
             yield view.claim("precision", precision, key)
@@ -65,8 +67,10 @@ def _uneven_stages(view: View) -> Iterator[Claim]:
     pp, layers = view.number("pipeline_model_parallel_size") or 1, view.number("num_layers")
     ends = [end for end in (first, last) if end is not None]
     between = pp - len(ends)
-    if layers and ends and between > 0 and pp > 1 and (layers - sum(ends)) % between == 0:
-        middle = (layers - sum(ends)) // between
+    rest = (layers or 0) - sum(ends)
+    is_whole = rest % between == 0 if between > 0 else rest == 0
+    if layers and ends and between >= 0 and pp > 1 and is_whole:
+        middle = rest // max(1, between)
         stages = [middle] * pp
         stages[0], stages[-1] = first or middle, last or middle
         yield view.claim("stage_layers", tuple(stages), *keys)
@@ -118,6 +122,9 @@ def _nemo(view: View) -> Iterator[Claim]:
     yield view.claim("engine", "megatron", *view.by_key)
     yield from recomputation(inner, prefix="activations_checkpoint")
     yield from _sequence_parallel(inner)
+    if "factory" in view.by_key:
+        yield view.claim("unread_recipe", True, "factory")
+        yield view.claim("optimizer", "adamw", "model.optim.name")  # of every recipe of NeMo 2
     devices, nodes = view.number("trainer.devices"), view.number("trainer.num_nodes")
     if devices and nodes:
         yield view.claim("world_size", devices * nodes, "trainer.num_nodes")

@@ -82,14 +82,52 @@ def _launch(view: View) -> Iterator[Claim]:
 
 def _kubernetes(view: View) -> Iterator[Claim]:
     """Pods times the processes of each. A PyTorchJob's WORLD_SIZE counts pods, not processes."""
-    pods = [fact for key, fact in view.by_key.items() if key.endswith(("Master.replicas", "Worker.replicas"))]
-    commands = " ".join(str(fact.value) for key, fact in view.by_key.items() if ".command" in key or ".args" in key)
-    each = commands.replace(",", " ").replace("=", " ").split()
+    kind = view.text("kind")
+    if kind == "trainjob":
+        yield from _train_job(view)
+        return
+    if kind.endswith("trainingruntime"):
+        nodes, each = (view.number(f"spec.mlPolicy.{key}") for key in ("numNodes", "mpi.numProcPerNode"))
+        if nodes and "spec.mlPolicy.mpi" in view.sections:
+            yield view.claim("world_size", nodes * (each or 1), "spec.mlPolicy.mpi.numProcPerNode", "kind")
+        return
+    processes = _processes_of_a_pod(view)
+    if kind == "jobset":
+        jobs = "spec.replicatedJobs"
+        shown = [key for key in view.by_key if key.startswith(jobs) and key.endswith(".spec.parallelism")]
+        pods = sum(
+            (view.number(key) or 0) * (view.number(key.replace("template.spec.parallelism", "replicas")) or 1)
+            for key in shown
+        )
+        if pods and processes and "nnodes" in _commands(view):
+            yield view.claim("world_size", pods * processes, *shown)
+        return
+    facts = [fact for key, fact in view.by_key.items() if key.endswith(("Master.replicas", "Worker.replicas"))]
+    if facts and processes and all(isinstance(fact.value, int) for fact in facts):
+        total = sum(int(str(fact.value)) for fact in facts)
+        yield Claim(field="world_size", value=total * processes, place=facts[0].place)
+
+
+def _train_job(view: View) -> Iterator[Claim]:
+    """Nodes times the processes of each: as many as GPUs, unless it says so or mpirun starts them."""
+    key = "spec.trainer.numNodes"
+    limits = ("limits", "requests")
+    gpus = [view.number(f"spec.trainer.resourcesPerNode.{limit}.nvidia.com/gpu") for limit in limits]
+    each = view.number("spec.trainer.numProcPerNode") or next((count for count in gpus if count), None)
+    nodes = view.number(key) or 1
+    if each and "mpirun" not in view.text("spec.trainer.command"):
+        yield view.claim("world_size", nodes * each, key, "kind")
+
+
+def _commands(view: View) -> str:
+    return " ".join(str(fact.value) for key, fact in view.by_key.items() if ".command" in key or ".args" in key)
+
+
+def _processes_of_a_pod(view: View) -> int | None:
+    """Processes that torchrun starts in every pod; one where none of its options says so."""
+    each = _commands(view).replace(",", " ").replace("=", " ").split()
     options = [word for word in ("--nproc_per_node", "--nproc-per-node") if word in each]
-    processes = gpus_in(each[each.index(options[0]) + 1]) if options and each[-1] != options[0] else 1
-    if pods and processes and all(isinstance(fact.value, int) for fact in pods):
-        total = sum(int(str(fact.value)) for fact in pods)
-        yield Claim(field="world_size", value=total * processes, place=pods[0].place)
+    return gpus_in(each[each.index(options[0]) + 1]) if options and each[-1] != options[0] else 1
 
 
 def _skypilot(view: View) -> Iterator[Claim]:

@@ -1,0 +1,45 @@
+"""Job files of Kubernetes say their pods, the commands in them what runs, and ConfigMaps the files it reads."""
+
+import pytest
+
+from shardwise.cli.main import main
+from shardwise.exchange.documents import parse_documents
+from shardwise.exchange.reading import read_files, read_parsed
+
+TRAIN_JOB = """
+kind: TrainJob
+spec:
+  trainer:
+    numNodes: 4
+    resourcesPerNode: {limits: {nvidia.com/gpu: 8}}
+    command: [bash, -c, "torchrun --nnodes 4 --nproc_per_node 8 train.py --per_device_train_batch_size 2"]
+"""
+
+
+@pytest.mark.parametrize("name", ["jobset.yaml", "trainjob.yaml"])
+def test_what_export_writes_for_kubernetes_is_the_plan_again(name, tmp_path):
+    words = [
+        "export",
+        "llama-3.1-8b",
+        "16xh100-sxm",
+        "--engine",
+        "torchtitan",
+        "--dp-shard",
+        "8",
+        "--tp",
+        "2",
+        "--to",
+        "torchtitan",
+    ]
+    assert main([*words, "--launcher", "kubernetes", "--out", str(tmp_path / "run")]) == 0
+    reading = read_files([tmp_path / "run" / name])
+    said = [reading.value(field) for field in ("engine", "world_size", "dp_shard", "tp", "seq_len")]
+    assert said == ["torchtitan", 16, 8, 2, 8192]
+    assert reading.contradictions == ()
+    assert reading.not_understood == ()
+
+
+def test_a_train_job_starts_a_process_for_every_gpu_of_its_nodes():
+    reading = read_parsed(parse_documents(TRAIN_JOB, name="job.yaml"))
+    assert (reading.value("world_size"), reading.value("micro_batch_size")) == (32, 2)
+    assert reading.contradictions == ()

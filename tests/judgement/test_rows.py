@@ -1,0 +1,77 @@
+"""Answers that were once wrong, asked again as they were typed, with the right value beside each."""
+
+import json
+import shlex
+
+import pytest
+
+from judgement.test_questions import facts_of, said
+from shardwise.cli.main import main
+
+pytestmark = pytest.mark.runs
+
+
+def recommended(command):
+    exit_code, answer = said([*shlex.split(command), "--no-what-if"])
+    assert exit_code == 0
+    best = answer["recommended"]
+    return facts_of(best["plan"], best["prediction"]), answer
+
+
+@pytest.mark.parametrize("engine", ["torchtitan", "fsdp2", "deepspeed"])
+def test_one_server_is_data_parallel_whatever_the_engine(engine):
+    """It was dp=2 cp=2 pp=2 with stages of 17 and 15 layers."""
+    best, _ = recommended(f"plan llama-3.1-8b 8xh100-sxm --engine {engine}")
+    assert (best["dp"], best["tp"], best["cp"], best["pp"], best["offload"]) == (8, 1, 1, 1, "none")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan llama-2-7b 128xdgx-h100 --engine fsdp1 --seq-len 4096 --global-batch-size 1024",
+        "plan olmo-3-7b 128xdgx-h100 --engine fsdp2 --seq-len 8192 --global-batch-size 1024",
+    ],
+)
+def test_a_thousand_gpus_are_no_flat_shard_group(command):
+    best, _ = recommended(command)
+    assert best["dp_replicate"] >= 4
+    assert best["dp_shard"] <= 256
+
+
+@pytest.mark.parametrize("num_gpus", [63, 31, 28, 20])
+def test_servers_with_dead_gpus_are_planned(num_gpus):
+    """They were refused with the neighbours 56 and 64."""
+    best, _ = recommended(f"plan llama-3.1-8b {num_gpus}xh100-sxm")
+    assert (best["num_gpus"], best["fit"]) == (num_gpus, "safely")
+    assert best["dp"] == num_gpus
+
+
+def test_one_gpu_compares_micro_batches_and_recomputation():
+    """Eight rows were asked for, and one was shown."""
+    _, answer = recommended("plan llama-3.1-8b 1xh200-sxm --adapter lora --top 8")
+    variants = {
+        (row["plan"]["recipe"]["micro_batch_size"], row["plan"]["recipe"]["recompute"]) for row in answer["plans"]
+    }
+    assert len(variants) >= 3
+    assert len({size for size, _ in variants}) >= 2
+
+
+def test_states_of_adapters_are_those_of_adapters(capsys):
+    """States alone were said to need 14 GPUs, with 16 bytes a parameter; the adapters' are 4.72 GiB."""
+    command = "explain llama-3.1-70b 8xa100-sxm-80 --adapter qlora --lora-targets all-linear --dp-shard 8"
+    code = main(
+        [*shlex.split(command), "--recompute", "full", "--seq-len", "4096", "--global-batch-size", "8", "--json"]
+    )
+    answer = json.loads(capsys.readouterr().out)
+    assert code == 0
+    (world,) = [finding for finding in answer["findings"] if finding["topic"] == "world-size"]
+    assert "States alone would need 1 of these GPUs" in world["claim"]
+    assert "16 bytes" not in world["because"]
+
+
+def test_the_textbook_counts_what_recomputation_frees():
+    """Full recomputation took 5 s and left the memory as it was. One of four tensors a layer stays."""
+    layout = "predict llama-3.1-70b 64xh100-sxm --tp 8 --pp 2 --global-batch-size 128 --convention seed"
+    plain, full = (said(shlex.split(f"{layout} --recompute {mode}"))[1] for mode in ("none", "full"))
+    kept = [answer["memory"]["components_bytes"]["activations"] for answer in (plain, full)]
+    assert kept[1] == kept[0] / 4
