@@ -166,8 +166,6 @@ BRIDGE_ASSUMPTIONS = (
     "distributed optimizer; per-tensor and block-scaled fp8 are one precision to a plan",
 )
 
-USERBUFFERS = "tensor-parallel communication is hidden under products by user buffers"
-DRAWS_BANDS = "recomputes single modules, as the plan says: bands of 8 bits and of experts are drawn from such runs"
 CUDA_GRAPHS = "parts of the step are replayed as CUDA graphs, which hides launches"
 
 
@@ -190,12 +188,12 @@ def convert_bridge(row: MeasurementRow) -> TimedConversion:
         row,
         _bridge_plan(row, recipe),
         assumptions=(*BRIDGE_ASSUMPTIONS, *((CUDA_GRAPHS,) if recipe.text("cuda_graphs") else ())),
-        gaps=_bridge_gaps(row, recipe),
+        gaps=("activations of some layers are offloaded",) if recipe.text("offloaded_layers") else (),
         variant=row.text("precision"),
     )
 
 
-def printed_layout(row: MeasurementRow) -> Layout:
+def printed_layout(row: MeasurementRow, *, has_user_buffers: bool = False) -> Layout:
     """The layout of a row as NVIDIA's tables print it: Megatron's, with an optimizer or everything divided."""
     tp, pp, cp, ep = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "ep"))
     vpp = (row.integer("vpp") or 1) if pp > 1 else 1
@@ -209,6 +207,7 @@ def printed_layout(row: MeasurementRow) -> Layout:
         vpp=vpp,
         schedule="interleaved" if vpp > 1 else "1f1b",
         sequence_parallel=tp > 1,
+        async_tensor_parallel=has_user_buffers and tp > 1,
     )
 
 
@@ -234,7 +233,7 @@ def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
             fused_loss=True,
             reduce_dtype="bf16",
         ),
-        layout=printed_layout(row),
+        layout=printed_layout(row, has_user_buffers=recipe.text("hides_tensor_parallel") == "yes"),
         engine="megatron",
     )
 
@@ -259,14 +258,3 @@ def _recipe_of(row: MeasurementRow, precision: str) -> MeasurementRow | None:
         if all(recipe.text(name) == row.text(name) for name in same) and all(a == (b or 1) for a, b in layouts):
             return recipe
     return None
-
-
-def _bridge_gaps(row: MeasurementRow, recipe: MeasurementRow) -> tuple[str, ...]:
-    gaps: list[str] = []
-    if recipe.text("hides_tensor_parallel") == "yes" and (row.integer("tp") or 1) > 1:
-        gaps.append(USERBUFFERS)
-    if recipe.text("offloaded_layers"):
-        gaps.append("activations of some layers are offloaded")
-    if recipe.text("recompute").startswith("selective"):
-        gaps.append(DRAWS_BANDS)
-    return tuple(gaps)

@@ -21,7 +21,7 @@ CATALOGUED = {
 
 ASSUMPTIONS = (
     "no recomputation, gradients reduced in bf16: NeMo's recommended configurations and performance scripts",
-    "tensor-parallel communication beside products only as Megatron does by itself; user buffers are not printed",
+    "user buffers in pretraining, as NeMo's performance scripts set them (scripts/performance/llm/pretrain_*.py, 2025)",
     "distributed optimizer; per-tensor fp8 with delayed or current scaling is one precision to a plan",
     "LoRA of rank 32 on query, key and value; documents packed into a sequence count as one",
 )
@@ -86,7 +86,7 @@ def convert_framework(row: MeasurementRow) -> TimedConversion:
             fused_loss=True,
             reduce_dtype="bf16",
         ),
-        layout=printed_layout(row),
+        layout=printed_layout(row, has_user_buffers=row.text("task") == "pretrain"),
         engine="megatron",
     )
     return timed(row, plan, assumptions=ASSUMPTIONS)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shapes
-from shardwise.catalog import read_cluster
+from shardwise.catalog import load_gpu, read_cluster
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.ledger import TIME_COMPONENTS
@@ -281,22 +281,25 @@ def test_frozen_weights_count_two_thirds():
     ids=["torchtitan-8b", "korthikanti-175b"],
 )
 def test_published_runs_lie_inside_the_band(plan, measured_s):
+    if plan.engine == "torchtitan":  # on H100 of 96 GB and 500 W
+        node = replace(plan.cluster.node, gpu=load_gpu("h100-96-hbm2e"))
+        plan = replace(plan, cluster=replace(plan.cluster, node=node))
     time, _ = predict_time(plan)
     assert time.step_low_s <= measured_s <= time.step_high_s
 
 
 def test_the_band_of_a_part_with_a_table_is_that_of_runs_never_reported():
     time, _ = predict_time(plan_of(Layout(dp_shard=8)))
-    assert time.step_low_s == pytest.approx(0.90 * time.step_s, rel=1e-4)
-    assert time.step_high_s == pytest.approx(1.27 * time.step_s, rel=1e-3)
+    assert time.step_low_s == pytest.approx(0.92 * time.step_s, rel=1e-4)
+    assert time.step_high_s == pytest.approx(1.13 * time.step_s, rel=1e-3)
 
 
 def test_the_pace_of_the_host_widens_the_band_of_steps_that_wait_for_it():
     """Small blocks wait for kernels to be issued: hosts took 0.5 to 1.45 times the typical time for one."""
     time, _ = predict_time(plan_of(Layout(zero_stage=0, tp=8), seq_len=128, compile=False))
     low, high = time.step_low_s / time.step_s, time.step_high_s / time.step_s
-    assert 0.90 * 0.5 < low < 0.90 * 0.95
-    assert 1.27 * 1.1 < high < 1.27 * 1.45
+    assert 0.92 * 0.5 < low < 0.92 * 0.95
+    assert 1.13 * 1.1 < high < 1.13 * 1.45
 
 
 def test_equal_calls_are_one_entry():

@@ -109,14 +109,21 @@ def test_what_a_source_does_not_state_is_written_down():
         assert timed.source
 
 
-def test_runs_of_megatron_bridge_recompute_the_modules_of_their_recipe_files_and_stay_out_of_the_totals():
+def test_runs_of_megatron_bridge_recompute_the_modules_of_their_recipe_files():
     found = [
         timed for timed in converted_rates().runs if timed.family == "MBRIDGE" and timed.plan.recipe.recompute_modules
     ]
     assert len(found) == 14
     assert {timed.plan.recipe.recompute for timed in found} == {"selective"}
-    assert not any(timed.is_faithful for timed in found)
     assert run("MBRIDGE-002").plan.recipe.recompute_modules == ("mla_up_proj",)
+
+
+def test_user_buffers_are_read_from_recipe_files_and_from_nemos_scripts_of_pretraining():
+    plans = {timed.id: timed.plan for timed in converted_rates().runs}
+    hidden = {name for name, plan in plans.items() if plan.layout.async_tensor_parallel}
+    assert {"MBRIDGE-034", "MBRIDGE-289", "NEMO-003", "NEMO-024"} <= hidden
+    assert "MBRIDGE-068" not in hidden
+    assert all(plans[name].layout.tp > 1 for name in hidden)
 
 
 def test_large_jobs_of_bloom_waited_for_every_launch():

@@ -147,6 +147,7 @@ REPORT = AccuracyReport(
     families=(SUMMARY,),
     overall=(SUMMARY,),
     reported=(SUMMARY,),
+    reported_engines=(),
     fitted=(),
     fits=FITS,
     fits_by_family=(FITS,),

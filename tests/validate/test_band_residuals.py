@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from shardwise.predict.time_band import BORROWED, EIGHT_BITS, EXPERTS, MEASURED, SMALL_BLOCKS, SPECIFICATION
+from shardwise.predict.time_band import EIGHT_BITS, EXPERTS, FSDP1, SPECIFICATION, TIMED
 from shardwise.validate.band_residuals import band_residuals, fitted_reason
 from shardwise.validate.time_accuracy import time_accuracy
 
@@ -14,38 +14,38 @@ def report():
     return time_accuracy()
 
 
-@pytest.mark.parametrize(
-    "reason", [MEASURED, BORROWED, SMALL_BLOCKS, EIGHT_BITS, EXPERTS], ids=lambda reason: reason.name
-)
+@pytest.mark.parametrize("reason", [TIMED, EIGHT_BITS, EXPERTS], ids=lambda reason: reason.name)
 def test_a_band_is_the_residuals_of_runs_that_are_never_reported(reason):
-    """Within 0.08: the model of communication moves them a little without the bands being drawn anew."""
+    """Within 0.05: the models of kernels and of communication move them a little without the bands being drawn anew."""
     found = {residuals.reason: residuals for residuals in band_residuals(report().rows)}[reason.name]
-    assert found.num_runs >= 15
-    assert found.low_ratio == pytest.approx(reason.low_ratio, abs=0.08)
-    assert found.high_ratio == pytest.approx(reason.high_ratio, abs=0.08)
+    assert found.num_runs >= 30
+    assert found.low_ratio == pytest.approx(reason.low_ratio, abs=0.05)
+    assert found.high_ratio == pytest.approx(reason.high_ratio, abs=0.05)
 
 
-def test_a_part_of_which_only_the_peak_is_known_is_never_thought_better_known():
-    assert SPECIFICATION.low_ratio == BORROWED.low_ratio
-    assert SPECIFICATION.high_ratio > BORROWED.high_ratio > MEASURED.high_ratio
+@pytest.mark.parametrize("reason", [FSDP1, SPECIFICATION], ids=lambda reason: reason.name)
+def test_a_group_that_is_all_slower_than_predicted_decides_the_high_side_alone(reason):
+    found = {residuals.reason: residuals for residuals in band_residuals(report().rows)}[reason.name]
+    assert found.low_ratio > 1
+    assert reason.low_ratio == TIMED.low_ratio
+    assert found.high_ratio == pytest.approx(reason.high_ratio, abs=0.05)
 
 
-def test_four_of_five_reported_runs_lie_inside_their_band():
+def test_no_run_that_draws_a_band_judges_it():
     found = report()
-    assert found.fitted_families == ("VTRAINM", "VTRAINS2048", "LLMF", "AUTOMODEL", "TR8")
+    assert found.fitted_families == ("VTRAINM", "VTRAINS2048", "LLMF", "AUTOMODEL", "MBRIDGE", "TR8")
     assert not set(found.fitted_families) & set(found.reported_families)
-    assert found.reported.in_band_fraction >= 0.8
+    used = {row.run.family for row in found.rows if fitted_reason(row) is not None}
+    assert used == set(found.fitted_families)
+    assert not used & set(found.blind_families)
 
 
 def test_bands_hold_for_families_that_fitted_nothing_whatever_the_engine():
-    """Nine of ten in all, and four of five of every engine with ten rows."""
+    """From 88 to 95 in a hundred, and four of five of every engine with ten rows. A wider band says too little."""
     found = report()
-    assert found.blind.in_band_fraction >= 0.88
+    assert 0.88 <= found.blind.in_band_fraction <= 0.95
     assert {summary.name for summary in found.blind_engines} == {"accelerate", "deepspeed", "megatron", "torchtitan"}
     assert min(summary.in_band_fraction for summary in found.blind_engines) >= 0.8
-    used = {row.run.family for row in found.rows if fitted_reason(row) is not None}
-    assert not used & set(found.blind_families)
-    assert {"MBRIDGE", *found.fitted_families} <= used
 
 
 def test_reported_runs_meet_the_stated_accuracy():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise.predict.memory import HIGH_FRACTION, LOW_FRACTION
+from shardwise.predict.memory_band import ALLOCATED, QUANTISED, WHOLE_DEVICE
 from shardwise.validate.accuracy import memory_accuracy, percentile
 
 
@@ -98,13 +98,31 @@ def test_fitted_and_reported_families_do_not_overlap(report):
     assert sum(counted) == readings
 
 
-def test_the_memory_band_is_that_of_readings_that_constants_were_fitted_on(report):
-    """Percentiles 5 and 95 of measured over predicted, allocated and reserved; the other families judge it."""
+def _edges(report, *, scopes=("allocated", "reserved"), adapters=("none", "lora", "qlora")):
+    """Percentiles 5 and 95 of measured over predicted bytes of fitted families, and how many readings they are of."""
     ratios = [
         1 / (1 + row.signed_error_fraction)
         for row in report.rows
-        if row.is_fitted and row.signed_error_fraction is not None and row.run.scope in {"allocated", "reserved"}
+        if row.is_fitted
+        and row.signed_error_fraction is not None
+        and row.run.scope in scopes
+        and row.run.plan.recipe.adapter in adapters
     ]
-    assert len(ratios) >= 100
-    assert percentile(ratios, 0.05) == pytest.approx(LOW_FRACTION, abs=0.015)
-    assert percentile(ratios, 0.95) == pytest.approx(HIGH_FRACTION, abs=0.015)
+    return percentile(ratios, 0.05), percentile(ratios, 0.95), len(ratios)
+
+
+def test_memory_bands_are_those_of_readings_that_judge_nothing(report):
+    low, _, num_readings = _edges(report, adapters=("none", "lora"))
+    _, high, _ = _edges(report, adapters=("lora",))
+    assert num_readings == 88
+    assert (low, high) == pytest.approx(ALLOCATED, abs=0.015)
+    assert _edges(report, adapters=("qlora",)) == pytest.approx((*QUANTISED, 60), abs=0.015)
+    assert _edges(report, scopes=("device",)) == pytest.approx((*WHOLE_DEVICE, 84), abs=0.015)
+
+
+def test_memory_bands_hold_for_families_that_fitted_nothing_whatever_the_engine(report):
+    total = next(summary for summary in report.reported if summary.scope == "all")
+    assert 0.88 <= total.in_band_fraction <= 0.955
+    engines = {summary.name: summary.in_band_fraction for summary in report.reported_engines}
+    assert set(engines) == {"accelerate", "deepspeed", "fsdp1", "megatron", "torchtitan"}
+    assert min(engines.values()) >= 0.8

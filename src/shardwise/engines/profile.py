@@ -90,6 +90,8 @@ class EngineProfile:
     gathers in both directions (our trainer), or by writing to an index (torchtitan ``models/moe/moe.py``)."""
     expert_exchange: ExpertExchange = "alltoall"
     """How copies of tokens travel to experts where a layout does not say."""
+    gathers_sequences_in_8_bits: bool = False
+    """Whether 8-bit products' inputs and output gradients are cast before sequence parallelism gathers them."""
     has_torch_norm_kernel: bool = False
     """Whether eager norms are torch's ``nn.RMSNorm``, one kernel in torch 2.11: 62 us forward and 157 us backward for
     8,192 x 4,096 on H100 (``2026-11-27-h100-bandwidth.csv``). Transformers spell it out, and torchtitan's published

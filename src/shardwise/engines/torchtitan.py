@@ -15,12 +15,15 @@ PROFILE = replace(
     cudnn_attention_archs=SINCE_AMPERE,
     wraps_ends=True,
     row_kernels="index_put",
+    gathers_sequences_in_8_bits=True,
 )
 """``selective_ac_option`` recomputes every n-th block (``distributed/activation_checkpoint.py``, its counter starts at
 1). AdamW is fused since pytorch/torchtitan@6e49885 (2025-02-24), and ``compile`` also compiles the loss since bbb1b61
 (2025-04-02, ``components/loss.py``). It asks torch for cuDNN's attention first since 6a3a9da (2025-10-09,
 ``models/attention.py``), on B200 since 3b85aa3 (2025-05-14). ``tok_embeddings`` and ``[norm, output]`` are units of
 their own since 83e6941 (2025-07-28, ``models/llama3/infra/parallelize.py``, ``apply_fsdp``), unless one table is both.
+Tensor-wise 8-bit products cast before the all-gather of sequence
+parallelism (``Float8ColwiseParallel``, ``Float8RowwiseParallel`` of torchao ``float8/float8_tensor_parallel.py``).
 A recipe of what came before says ``fused_optimizer``, ``fused_loss`` and ``wrap_ends`` false and ``attention_kernel``
 fa2."""
 

@@ -260,9 +260,10 @@ def _smallest(trial: StrategyTrial, question: Plan) -> Quantity | None:
     """The least memory that the trial's degrees need, with everything made small that the strategy does not fix."""
     if trial.plan is None:
         return None
-    layout = trial.plan.layout
+    layout, engine = trial.plan.layout, ENGINES[question.engine]
+    layout = replace(layout, sequence_parallel=layout.tp > 1 and engine.has_sequence_parallel)
     if trial.strategy.bounds.zero_stage is None and question.recipe.convention != "seed":
-        layout = replace(layout, zero_stage=max(ENGINES[question.engine].zero_stages), reshard_after_forward=True)
+        layout = replace(layout, zero_stage=max(engine.zero_stages), reshard_after_forward=True)
     plan = _small(trial, layout=layout) or _small(trial, layout=trial.plan.layout)
     return None if plan is None else told("smallest", predict_memory(plan), "memory.needed_bytes", "bytes", plan=plan)
 

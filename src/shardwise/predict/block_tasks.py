@@ -118,11 +118,11 @@ def backward_tasks(branches: Sequence[Branch], calls: Iterable[Task], habits: Bl
         else:
             outputs = branch.part("outputs")
             name = f"{branch.name} outputs"
-            gathered_products(writer, name, outputs.backward, habits.tensor, is_paired=is_paired)
+            gathered_products(writer, name, outputs.backward, habits.tensor.backward, is_paired=is_paired)
             writer.work(f"{name} weights", outputs.weight_backward_s)
             _core(writer, branch, branch.part("core").backward.total_s, habits)
             inputs = branch.part("inputs")
-            column_backward(writer, f"{branch.name} inputs", inputs, habits.tensor, is_paired=is_paired)
+            column_backward(writer, f"{branch.name} inputs", inputs, habits.tensor.backward, is_paired=is_paired)
         writer.work(f"{branch.name} norm", branch.part("norm").whole_backward_s)
     return writer.finished()
 

@@ -8,6 +8,7 @@ from shardwise.columns import rounded
 from shardwise.ledger import MEMORY_COMPONENTS, PHASES, MemoryComponent
 from shardwise.plan import Plan
 from shardwise.predict.device_overhead import fixed_bytes, has_stream_pools, reserved_bytes
+from shardwise.predict.memory_band import memory_band
 from shardwise.predict.seed_memory import predict_seed_memory
 from shardwise.prediction import MemoryEntry, MemoryPrediction, PhaseMemory, StageMemory
 from shardwise.step.held_stage import by_content, fullest_stages, pipeline_of
@@ -15,11 +16,6 @@ from shardwise.step.inventory import StageInventory, Tensor
 from shardwise.step.layer_placement import Stage, pipeline_stages
 from shardwise.step.stage_inventory import stage_inventories
 from shardwise.units import Bytes
-
-LOW_FRACTION = 0.95
-HIGH_FRACTION = 1.08
-"""Band on the peak: nine in ten of the 127 allocated and reserved readings that constants of memory were fitted on lie
-between 0.953 and 1.068 of the prediction; rounded outward. It is judged on the others (``shardwise validate``)."""
 
 
 def predict_memory(plan: Plan) -> MemoryPrediction:
@@ -43,6 +39,7 @@ def _memory_of(plan: Plan, stages: Iterable[Stage]) -> MemoryPrediction:
     predicted = tuple(_stage_memory(plan, stage, inventory) for stage, inventory in zip(held, inventories, strict=True))
     node = plan.cluster.node
     ranks_per_node = min(node.gpus_per_node, plan.layout.world_size)
+    low_fraction, high_fraction = memory_band(plan)
     return MemoryPrediction(
         capacity_bytes=plan.cluster.gpu.memory_bytes,
         stages=predicted,
@@ -50,8 +47,8 @@ def _memory_of(plan: Plan, stages: Iterable[Stage]) -> MemoryPrediction:
         host_bytes_per_node=ranks_per_node * max(stage.host_bytes for stage in predicted),
         nvme_capacity_bytes=node.nvme_bytes,
         nvme_bytes_per_node=ranks_per_node * max(stage.nvme_bytes for stage in predicted),
-        low_fraction=LOW_FRACTION,
-        high_fraction=HIGH_FRACTION,
+        low_fraction=low_fraction,
+        high_fraction=high_fraction,
     )
 
 

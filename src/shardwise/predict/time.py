@@ -1,6 +1,6 @@
 """Step time of a plan and the rates that follow from it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
@@ -8,7 +8,7 @@ from shardwise.predict.group_placement import placement_doubts
 from shardwise.predict.model_flop import mfu_convention, model_flop_per_token
 from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime
 from shardwise.predict.step_parts import StepParts, own_s, step_parts
-from shardwise.predict.time_band import band_ratios, is_attention_doubted
+from shardwise.predict.time_band import Ratios, band_ratios, independent_ratios, is_attention_doubted
 from shardwise.prediction import CommunicationEntry, Throughput, TimeEntry, TimePrediction
 from shardwise.step.attention_kernel import attention_kernel
 from shardwise.step.operation_context import MATMUL_DTYPES, usable_dtype
@@ -27,15 +27,11 @@ def predict_time(plan: Plan) -> tuple[TimePrediction, Throughput]:
     slowest = parts.slowest
     components = time_components(parts)
     step_s = sum(entry.duration_s for entry in components)
-    low_s, high_s = _band_s(plan, slowest, step_s)
-    doubted_s = DOUBTED_LINK_RATIO * _exposed_s(components) if placement_doubts(plan.cluster) else 0.0
-    if is_attention_doubted(plan):
-        compute = slowest.compute
-        doubted_s += DOUBTED_ATTENTION_RATIO * (compute.attention_forward_s + compute.attention_backward_s)
+    low_ratio, high_ratio = independent_ratios(_doubts(plan, slowest, components))
     prediction = TimePrediction(
         step_s=step_s,
-        step_low_s=max(low_s / 2, low_s - doubted_s / 2),
-        step_high_s=high_s + doubted_s,
+        step_low_s=low_ratio * step_s,
+        step_high_s=high_ratio * step_s,
         components=components,
         communication=_communication(slowest.collectives, parts.clock),
         attention_kernel=None if plan.model.attention is None else attention_kernel(plan),
@@ -43,13 +39,27 @@ def predict_time(plan: Plan) -> tuple[TimePrediction, Throughput]:
     return prediction, _throughput(plan, parts.times, step_s)
 
 
-def _band_s(plan: Plan, time: StageTime, step_s: Seconds) -> tuple[Seconds, Seconds]:
-    """The band of the runs that are like the plan, around what a faster and a slower host would make of it."""
-    low_ratio, high_ratio = band_ratios(plan)
-    whole = step_s / time.busy_s if time.busy_s else 1.0
-    fast_s = step_s - whole * time.compute.host_gain_s
-    slow_s = step_s + whole * time.compute.host_loss_s
-    return low_ratio * fast_s, high_ratio * slow_s
+def _doubts(plan: Plan, time: StageTime, components: Sequence[TimeEntry]) -> Iterator[Ratios]:
+    """The bands of everything that may make the step shorter or longer, each by itself.
+
+    The runs that are like the plan; a faster or slower host; links whose rates had to be assumed; attention that was
+    never timed.
+    """
+    step_s = sum(entry.duration_s for entry in components)
+    compute = time.compute
+    yield band_ratios(plan)
+    if time.busy_s:
+        yield 1 - compute.host_gain_s / time.busy_s, 1 + compute.host_loss_s / time.busy_s
+    if placement_doubts(plan.cluster):
+        yield _half_or_more(_exposed_s(components) / step_s, DOUBTED_LINK_RATIO)
+    if is_attention_doubted(plan):
+        attention_s = compute.attention_forward_s + compute.attention_backward_s
+        yield _half_or_more(attention_s / step_s, DOUBTED_ATTENTION_RATIO)
+
+
+def _half_or_more(share: float, doubted_ratio: float) -> Ratios:
+    """The band of a share of the step that may take half its time, or ``1 + doubted_ratio`` times it."""
+    return 1 - share / 2, 1 + doubted_ratio * share
 
 
 def _exposed_s(components: Iterable[TimeEntry]) -> Seconds:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.plan import Plan
+from shardwise.predict.memory_band import reading_band
 from shardwise.prediction import Prediction
 from shardwise.reconcile.measured import MeasuredTotals
 from shardwise.reconcile.traced import traced_components
@@ -13,6 +14,7 @@ from shardwise.reconcile.utilisation import Utilisation, utilisations
 from shardwise.units import Seconds
 
 STEP_TIME = "step time"
+DEVICE_USED = "device used"
 MOST_FRACTION = 0.8
 """Share of the difference; causes are named until they explain as much."""
 Unit = Literal["s", "bytes"]
@@ -120,17 +122,18 @@ def _totals(prediction: Prediction, measured: MeasuredTotals) -> Iterator[Reconc
     readings = (
         ("peak allocated", worst.peak_allocated_bytes, measured.peak_allocated_bytes),
         ("peak reserved", worst.peak_reserved_bytes, measured.peak_reserved_bytes),
-        ("device used", worst.device_used_bytes, measured.device_used_bytes),
+        (DEVICE_USED, worst.device_used_bytes, measured.device_used_bytes),
     )
     for quantity, predicted, found in readings:
         if found is not None:
+            low, high = reading_band(memory, is_whole_device=quantity == DEVICE_USED)
             yield ReconciledRow(
                 quantity=quantity,
                 unit="bytes",
                 predicted_amount=predicted,
                 measured_amount=found,
-                low_amount=predicted * memory.low_fraction,
-                high_amount=predicted * memory.high_fraction,
+                low_amount=predicted * low,
+                high_amount=predicted * high,
             )
 
 

@@ -78,7 +78,7 @@ KEYS: Mapping[str, str] = {
     "TurnedKnobs": "gains no_gain=useless does_not_fit=too_large",
     "UnitExposure": "* exposed_fraction",
     # predictions beside what was measured or published
-    "AccuracyReport": "families overall reported fitted fits fits_by_family rows unused",
+    "AccuracyReport": "families overall reported reported_engines fitted fits fits_by_family rows unused",
     "RunCostComparison": "id model source quantity published=published_amount published_low=published_low_amount"
     " published_high=published_high_amount predicted=predicted_amount low=low_amount high=high_amount"
     " signed_error_fraction is_in_band basis implied_mfu_fraction note",

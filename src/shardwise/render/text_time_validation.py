@@ -54,7 +54,7 @@ def split_sentence(report: TimeAccuracyReport) -> str:
     return (
         "Families above the first line fitted nothing: no band and no constant; below it are all of them together and "
         f"by engine. Fitted on: {fitted}. Reported: {reported}. Only the bands are fitted: they are the residuals of "
-        "the fitted families and of runs with a gap."
+        "the fitted families."
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -51,7 +52,8 @@ def errors_table(report: AccuracyReport) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     blind = [summary for summary in report.families if summary.name not in FITTED_FAMILIES]
     others = [summary for summary in report.families if summary not in blind]
-    for summaries in (blind, report.reported, others, (*report.fitted, *report.overall)):
+    engines = [replace(summary, name=f"  {summary.name}") for summary in report.reported_engines]
+    for summaries in (blind, (*report.reported, *engines), others, (*report.fitted, *report.overall)):
         for summary in summaries:
             table.add_row(*_error_cells(summary))
         table.add_section()

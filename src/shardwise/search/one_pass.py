@@ -9,7 +9,8 @@ from shardwise.engines.table import ENGINES
 from shardwise.errors import RecipeError
 from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.predict.memory import HIGH_FRACTION, predict_fullest_memory
+from shardwise.predict.memory import predict_fullest_memory
+from shardwise.predict.memory_band import memory_band
 from shardwise.recipe import Recompute
 from shardwise.rules import find_errors
 from shardwise.search.bounds import SearchBounds
@@ -222,7 +223,8 @@ class _Order:
 
     def fitting_safely(self, rows: IntColumn) -> IntColumn:
         """Those whose memory band is estimated to lie within the device."""
-        is_safe = self.pool.needed_bytes[rows] * HIGH_FRACTION <= self.question.cluster.gpu.memory_bytes
+        _, high_fraction = memory_band(self.question)
+        is_safe = self.pool.needed_bytes[rows] * high_fraction <= self.question.cluster.gpu.memory_bytes
         chosen: IntColumn = rows[is_safe]
         return chosen
 

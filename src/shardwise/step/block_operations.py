@@ -12,6 +12,7 @@ from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Operation
 from shardwise.step.matmul_operations import LocalMatrix, joined, local_experts, local_matrix, matrix_operations
 from shardwise.step.operation_context import OperationContext
+from shardwise.step.sequence_copies import sequence_copies
 
 FUSED_NORM_BYTES = (4, 12)
 """Bytes per element in 16 bits, forward and backward, at the rate of a copy: read and write once; backward counts 10
@@ -75,6 +76,7 @@ def block_operations(layer: LayerSpec, context: OperationContext, recipe: Recipe
     operations += _feed_forward(layer, context)
     operations += _autocast(layer, context)
     operations += fp8_casts(operations, layer, context)
+    operations += sequence_copies(layer, context)
     operations += _host_calls(layer, context, recipe)
     return tuple(operations)
 

@@ -16,6 +16,7 @@ from shardwise.step.inventory import Axis, Collective, CollectiveKind, Operation
 from shardwise.step.layer_placement import chunk_in_model, chunk_owner, local_num_params, num_chunks
 from shardwise.step.muon_collectives import muon_collectives
 from shardwise.step.native_engine import SUMS_BYTES, is_native_engine, is_replicated
+from shardwise.step.operation_context import gathered_element_bytes
 from shardwise.step.reduction_policy import needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.step.token_collectives import LOSS_REDUCTIONS, token_collectives
@@ -185,7 +186,7 @@ def _tensor(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, int
     """Two all-reduces per pair; with sequence parallelism an all-gather and a reduce-scatter in their place.
 
     Megatron gathers the divided input once more for the weight gradient; DTensor keeps the gathered one.
-    Asynchronous tensor parallelism runs them under the products of their pair.
+    Asynchronous tensor parallelism runs them under the products of their pair, torch's in forward alone.
     """
     layout = context.plan.layout
     pairs = _column_row_pairs(layer, context)
@@ -196,8 +197,10 @@ def _tensor(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, int
             continue
         gathers_again = phase == "backward" and not context.profile.saves_gathered_input and not context.has_adapter
         gathers = pairs * (2 if gathers_again else 1)
-        is_hidden = layout.async_tensor_parallel
-        yield _call("sequence parallel", "all_gather", group, context, phase), gathers, is_hidden
+        is_hidden = layout.async_tensor_parallel and (phase == "forward" or not context.profile.is_torch)
+        gather = _call("sequence parallel", "all_gather", group, context, phase)
+        narrowed = gather.num_bytes * gathered_element_bytes(context) // context.block_context.element_bytes
+        yield replace(gather, num_bytes=narrowed), gathers, is_hidden
         yield _call("sequence parallel", "reduce_scatter", group, context, phase), pairs, is_hidden
 
 

@@ -78,6 +78,8 @@ class OperationContext:
     hidden_dropout: bool = False
     has_fused_dropout: bool = False
     """Whether bias, dropout and residual addition are one kernel."""
+    gathered_element_bytes: int = 2
+    """Bytes per element of what tensor parallelism gathers."""
     joins_projections: bool = False
     """Whether projections of one input are one weight (Megatron: QKV, gate with up), and norms write 8 bits."""
     adds_gradients: bool = False
@@ -158,6 +160,7 @@ def operation_context(context: StageContext) -> OperationContext:
         document_len=plan.recipe.seq_len if block.is_eager_attention else plan.recipe.document_len,
         sequence_shards=block.sequence_shards,
         element_bytes=block.element_bytes,
+        gathered_element_bytes=gathered_element_bytes(context),
         residual_bytes=block.residual_bytes,
         matmul_dtype=usable_dtype(matmul, gpu),
         core_dtype=usable_dtype(core, gpu),
@@ -189,6 +192,14 @@ def operation_context(context: StageContext) -> OperationContext:
         is_compiled=plan.recipe.compile,
         has_units=is_native_engine(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe),
     )
+
+
+def gathered_element_bytes(context: StageContext) -> int:
+    """Bytes per element of what sequence parallelism gathers: one where it is cast before it is sent."""
+    plan = context.plan
+    is_cast = context.profile.gathers_sequences_in_8_bits and plan.recipe.precision == "fp8-mixed"
+    has_units = usable_dtype("fp8", plan.cluster.gpu) == "fp8"
+    return 1 if is_cast and has_units else context.block_context.element_bytes
 
 
 def _is_gathered(context: StageContext) -> bool:

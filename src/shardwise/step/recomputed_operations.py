@@ -11,6 +11,7 @@ from shardwise.step.block_operations import FP8_RECAST_BYTES, fp8_casts, host_ca
 from shardwise.step.eager_operations import adapted_and_packed
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import OperationContext
+from shardwise.step.sequence_copies import SCATTERED_COPIES
 
 _FIRST_AND_AGAIN: tuple[OperationPhase, OperationPhase] = ("forward", "recompute")
 _ELEMENTWISE: dict[RecomputeModule, tuple[str, ...]] = {
@@ -34,8 +35,8 @@ def recomputed_operations(
 
     ``full`` repeats everything. Selectively, ``core_attention`` repeats the attention core (Korthikanti et al. 2022,
     section 5) and ``operations`` repeats everything but attention and every odd plain product (torchtitan
-    ``distributed/activation_checkpoint.py``; no list of what to keep holds grouped products), unless the recipe names
-    modules. What our runtime's host does for it is known by itself.
+    ``distributed/activation_checkpoint.py``; no list of what to keep holds grouped products, scattered sums are kept),
+    unless the recipe names modules. What our runtime's host does for it is known by itself.
     """
     forward = [operation for operation in operations if operation.phase == "forward"]
     if recipe.recompute == "none":
@@ -48,7 +49,8 @@ def recomputed_operations(
         chosen = [operation for operation in forward if operation.kind == "attention"]
     else:
         products = [operation for operation in forward if operation.kind == "matmul"]
-        chosen = [operation for operation in forward if operation.kind in ("memory", "grouped_matmul")] + products[1::2]
+        others = [operation for operation in forward if operation.kind in ("memory", "grouped_matmul")]
+        chosen = [operation for operation in others if operation.name != SCATTERED_COPIES] + products[1::2]
     again = [replace(operation, phase="recompute") for operation in chosen]
     if context.has_torch_host:
         adapted, packed = adapted_and_packed(layer, recipe) if context.is_own_eager else (0, 0)

@@ -1,12 +1,13 @@
 """How far predictions are from measurements: per row, per family, and as an answer to "does it fit?"."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
+from shardwise.predict.memory_band import reading_band
 from shardwise.prediction import MemoryPrediction
 from shardwise.units import Bytes
 from shardwise.validate.records import MeasuredRun, Outcome, Scope, UnusedRow
@@ -14,12 +15,17 @@ from shardwise.validate.shipped_runs import measured_runs
 
 Predictor = Callable[[Plan], MemoryPrediction]
 
-FITTED_FAMILIES: tuple[str, ...] = ("SIMUB200", "RUNSIMU", "RUNFMS")
-"""Families whose readings were used to choose a constant of the memory model; not counted as independent evidence.
+FITTED_FAMILIES: tuple[str, ...] = ("SIMUB200", "RUNSIMU", "RUNFMS", "RUNLITGPT")
+"""Families whose readings were used to choose a constant of the memory model or its bands; not counted as independent
+evidence.
 
 SIMUB200 and RUNSIMU: bytes per logit of Transformer Engine's fused loss. RUNFMS: bytes per logit of a fused loss behind
-an fp32 cast, and the widening of a recomputed block by fp32 adapters under FSDP1. Everything else in the model follows
-from sources or from our own H100 runs (``benchmarks/results``), which are no part of this table."""
+an fp32 cast, and the widening of a recomputed block by fp32 adapters under FSDP1. RUNLITGPT: the band of quantised
+weights alone, which all four decide (``predict/memory_band.py``). Everything else in the model follows from sources or
+from our own H100 runs (``benchmarks/results``), which are no part of this table."""
+
+MIN_ENGINE_READINGS = 10
+"""Fewer readings of an engine say little about how often its band holds."""
 
 SCOPES: tuple[Scope, ...] = ("allocated", "reserved", "device", "unknown")
 
@@ -98,6 +104,8 @@ class AccuracyReport:
     """Errors per scope over all families."""
     reported: tuple[ErrorSummary, ...]
     """Errors per scope over the families no constant was fitted on."""
+    reported_engines: tuple[ErrorSummary, ...]
+    """Errors of reported families by engine, where an engine has ``MIN_ENGINE_READINGS`` readings or more."""
     fitted: tuple[ErrorSummary, ...]
     """Errors per scope over the families a constant was fitted on."""
     fits: FitSummary
@@ -121,6 +129,7 @@ def memory_accuracy(predictor: Predictor | None = None, runs: Sequence[MeasuredR
         families=summarise_by_family(rows),
         overall=summarise_by_scope("all families", rows),
         reported=summarise_by_scope("reported families", (row for row in rows if not row.is_fitted)),
+        reported_engines=tuple(_by_engine([row for row in rows if not row.is_fitted])),
         fitted=summarise_by_scope("fitted families", (row for row in rows if row.is_fitted)),
         fits=fit_summary("all families", rows),
         fits_by_family=tuple(
@@ -161,7 +170,9 @@ def compare(run: MeasuredRun, predict: Predictor) -> RowAccuracy:
 def _is_in_band(run: MeasuredRun, predicted_bytes: Bytes | None, prediction: MemoryPrediction) -> bool:
     if predicted_bytes is None or run.measured_low_bytes is None or run.measured_high_bytes is None:
         return False
-    low, high = predicted_bytes * prediction.low_fraction, predicted_bytes * prediction.high_fraction
+    is_whole_device = run.scope not in ("allocated", "reserved")
+    low_fraction, high_fraction = reading_band(prediction, is_whole_device=is_whole_device)
+    low, high = predicted_bytes * low_fraction, predicted_bytes * high_fraction
     return run.measured_high_bytes >= low and run.measured_low_bytes <= high
 
 
@@ -235,6 +246,13 @@ def summarise_by_scope(name: str, rows: Iterable[RowAccuracy]) -> tuple[ErrorSum
     if kept:
         summaries.append(summarise(name, "all", kept))
     return tuple(summaries)
+
+
+def _by_engine(rows: Sequence[RowAccuracy]) -> Iterator[ErrorSummary]:
+    for engine in sorted({row.run.plan.engine for row in rows}):
+        own = [row for row in rows if row.run.plan.engine == engine and row.signed_error_fraction is not None]
+        if len(own) >= MIN_ENGINE_READINGS:
+            yield summarise(engine, "all", own)
 
 
 def summarise_by_family(rows: Sequence[RowAccuracy]) -> tuple[ErrorSummary, ...]:

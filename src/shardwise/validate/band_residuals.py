@@ -6,7 +6,7 @@ These residuals are where the figures of :mod:`shardwise.predict.time_band` come
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shardwise.predict.time_band import SMALL_BLOCKS, BandReason, band_reasons
+from shardwise.predict.time_band import BandReason, band_reasons
 from shardwise.validate.accuracy import percentile
 from shardwise.validate.time_accuracy import TimedRowAccuracy
 
@@ -27,12 +27,10 @@ class BandResiduals:
 
 def fitted_reason(row: TimedRowAccuracy) -> BandReason | None:
     """The reason whose band a run was used for; ``None`` for a run that fitted nothing."""
-    part, *more = band_reasons(row.run.plan)
-    is_evidence = row.is_fitted and row.run.is_faithful
-    widened = [reason for reason in more if reason is not SMALL_BLOCKS]
-    if is_evidence or (widened and not row.run.is_faithful):
-        return more[-1] if more else part
-    return None
+    if not row.is_fitted or not row.run.is_faithful:
+        return None
+    (*_, last) = band_reasons(row.run.plan)
+    return last
 
 
 def blind_families(rows: Sequence[TimedRowAccuracy]) -> tuple[str, ...]:
@@ -42,11 +40,7 @@ def blind_families(rows: Sequence[TimedRowAccuracy]) -> tuple[str, ...]:
 
 
 def band_residuals(rows: Iterable[TimedRowAccuracy]) -> tuple[BandResiduals, ...]:
-    """Residuals by the last reason that widens a run's band.
-
-    Fitted families without a gap say how well parts are known. What 8 bits and experts add is taken from runs with a
-    gap as well, of any family, since few others are left.
-    """
+    """Residuals of fitted families without a gap, by the last reason that widens a run's band."""
     found: dict[str, list[float]] = {}
     for row in rows:
         reason = fitted_reason(row)

@@ -16,11 +16,10 @@ from shardwise.validate.shipped_runs import timed_runs
 
 TimePredictor = Callable[[Plan], TimePrediction]
 
-FITTED_TIME_FAMILIES: tuple[str, ...] = ("VTRAINM", "VTRAINS2048", "LLMF", "AUTOMODEL", "TR8")
+FITTED_TIME_FAMILIES: tuple[str, ...] = ("VTRAINM", "VTRAINS2048", "LLMF", "AUTOMODEL", "MBRIDGE", "TR8")
 """Families whose rates were used to choose a constant; never counted as evidence. They decide how wide bands are
-(``predict/time_band.py``): GPTs on A100, a part whose products are borrowed; small ones among them; H100, whose
-products were timed; experts; and V100, of which only the peak is known. No constant of the step time itself is fitted
-on any run."""
+(``predict/time_band.py``): GPTs on A100, small ones among them; FSDP on H100; experts and 8 bits; and V100, of which
+only the peak is known. No constant of the step time itself is fitted on any run."""
 
 MIN_ENGINE_ROWS = 10
 """Fewer runs of an engine say little about how often its band holds."""

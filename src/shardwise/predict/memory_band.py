@@ -1,0 +1,32 @@
+"""How far a measured peak of memory may lie from the predicted one, by what is known of the engine and the reading.
+
+The figures are residuals (measured over predicted bytes, 5th and 95th percentile) of the families that ``validate``
+prints as fitted; it judges them on the others, and a test holds the two together.
+"""
+
+from shardwise.plan import Plan
+from shardwise.prediction import MemoryPrediction
+from shardwise.step.native_engine import is_native_engine
+
+Fractions = tuple[float, float]
+"""Lowest and highest measured over predicted bytes."""
+
+ALLOCATED: Fractions = (0.93, 1.08)
+"""Allocated and reserved memory: 60 readings without adapters and 28 with LoRA. The high side, on which runs end, is
+that of LoRA, which is met less well."""
+QUANTISED: Fractions = (0.95, 1.48)
+"""Allocated and reserved memory with quantised base weights: 60 readings of three programs, which keep unpacked weights
+for longer or shorter. Our own trainer's are met like its other runs (``benchmarks/results/2026-11-30-h200-cells.md``).
+"""
+WHOLE_DEVICE: Fractions = (0.92, 1.36)
+"""What tools show of the whole device, with caches and whatever else lies on it: 84 readings."""
+
+
+def memory_band(plan: Plan) -> Fractions:
+    """The band on what a plan allocates and reserves, as fractions of the prediction."""
+    return QUANTISED if plan.recipe.adapter == "qlora" and not is_native_engine(plan) else ALLOCATED
+
+
+def reading_band(memory: MemoryPrediction, *, is_whole_device: bool) -> Fractions:
+    """The band of a reading: of what the framework allocates or reserves, or of what the whole device shows."""
+    return WHOLE_DEVICE if is_whole_device else (memory.low_fraction, memory.high_fraction)
