@@ -23,7 +23,7 @@ TimeComponent = Literal[
     "offload",
     "other",
 ]
-Phase = Literal["load", "forward", "loss", "backward", "optimizer", "checkpoint"]
+Phase = Literal["load", "forward", "loss", "backward", "optimizer", "save"]
 
 MEMORY_COMPONENTS: tuple[MemoryComponent, ...] = get_args(MemoryComponent)
 TIME_COMPONENTS: tuple[TimeComponent, ...] = get_args(TimeComponent)

@@ -18,6 +18,7 @@ ReduceDtype = Literal["fp32", "bf16"]
 MomentDtype = Literal["fp32", "bf16"]
 RecomputeModule = Literal["core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts"]
 """Parts of a block that Megatron-LM recomputes by themselves (``--recompute-modules``)."""
+StateDict = Literal["sharded", "full", "full-on-host"]
 Convention = Literal["engine", "seed"]
 
 MAX_SEQ_LEN = 2**27
@@ -123,6 +124,16 @@ class Recipe:
     )
     """It changes what is reserved. torchtitan's ``run_train.sh`` sets it since a5e57e4 (2024-10-22), and so does the
     launcher of our trainer."""
+    load_state_dict: StateDict = plan_field(
+        "sharded", "how ranks load weights: their part alone, or all on the GPU or host first"
+    )
+    """A whole model on every host process is what ``from_pretrained`` does before FSDP divides it."""
+    save_state_dict: StateDict = plan_field(
+        "sharded",
+        "how a checkpoint is gathered: not, or whole on every GPU or one host",
+        synonyms=("state_dict_type", "fsdp_state_dict_type"),
+    )
+    """Whole on a host is Accelerate's FULL_STATE_DICT, which gathers optimizer states there as well."""
     tokens: float | None = plan_field(
         None,
         "tokens of the whole run, such as 15T: adds the cost",

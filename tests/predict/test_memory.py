@@ -187,9 +187,9 @@ def test_every_phase_of_the_step_is_reported_for_the_stage_with_the_head():
         "loss",
         "backward",
         "optimizer",
-        "checkpoint",
+        "save",
     ]
-    assert [phase.phase for phase in stages[0].phases] == ["load", "forward", "backward", "optimizer", "checkpoint"]
+    assert [phase.phase for phase in stages[0].phases] == ["load", "forward", "backward", "optimizer", "save"]
 
 
 def test_one_forward_one_backward_does_not_shrink_the_first_stage():

@@ -103,6 +103,11 @@ GAPS = (
         fix="set liger_kernels to false (leave out --liger-kernels)",
     ),
     Gap(
+        what="use for whole state dicts: every rank loads and saves its part",
+        is_asked=lambda plan: {plan.recipe.load_state_dict, plan.recipe.save_state_dict} != {"sharded"},
+        fix="set load_state_dict and save_state_dict to sharded",
+    ),
+    Gap(
         what="states of the textbook's sizes, which convention=seed predicts",
         is_asked=lambda plan: plan.recipe.convention == "seed",
         fix="set convention to engine",

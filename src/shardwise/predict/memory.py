@@ -35,7 +35,7 @@ def predict_fullest_memory(plan: Plan) -> MemoryPrediction:
 
 def _memory_of(plan: Plan, stages: Iterable[Stage]) -> MemoryPrediction:
     held = tuple(stages)
-    inventories = stage_inventories(plan, held)
+    inventories = tuple(stage_inventories(plan, held))
     predicted = tuple(_stage_memory(plan, stage, inventory) for stage, inventory in zip(held, inventories, strict=True))
     node = plan.cluster.node
     ranks_per_node = min(node.gpus_per_node, plan.layout.world_size)
@@ -44,7 +44,7 @@ def _memory_of(plan: Plan, stages: Iterable[Stage]) -> MemoryPrediction:
         capacity_bytes=plan.cluster.gpu.memory_bytes,
         stages=predicted,
         host_capacity_bytes=node.host_memory_bytes,
-        host_bytes_per_node=ranks_per_node * max(stage.host_bytes for stage in predicted),
+        host_bytes_per_node=max(inventory.node_host_bytes(ranks_per_node) for inventory in inventories),
         nvme_capacity_bytes=node.nvme_bytes,
         nvme_bytes_per_node=ranks_per_node * max(stage.nvme_bytes for stage in predicted),
         low_fraction=low_fraction,

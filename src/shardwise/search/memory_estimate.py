@@ -78,7 +78,7 @@ class MemoryEstimate:
         in_memory, on_drives = np.zeros(len(rows)), np.zeros(len(rows))
         for row, context in self.stages.of(rows, self.stages.fullest):
             inventory = inventory_of(context)
-            np.maximum.at(in_memory, row, ranks_per_node * inventory.host_bytes)
+            np.maximum.at(in_memory, row, inventory.node_host_bytes(ranks_per_node))
             np.maximum.at(on_drives, row, ranks_per_node * inventory.nvme_bytes)
         yield in_memory, node.host_memory_bytes
         yield on_drives, node.nvme_bytes
@@ -86,7 +86,9 @@ class MemoryEstimate:
     def fits_host(self, rows: Candidates) -> Mask:
         """Rows whose hosts and drives hold what is offloaded to them, as far as their size is known."""
         fits: Mask = np.ones(len(rows), dtype=np.bool_)
-        moving = np.flatnonzero((rows.offload > 0) | (rows.activation_offload > 0))
+        recipe = self.probes.question.recipe
+        gathers = "full-on-host" in (recipe.load_state_dict, recipe.save_state_dict)
+        moving = np.flatnonzero((rows.offload > 0) | (rows.activation_offload > 0) | gathers)
         if not len(moving):
             return fits
         for needed, capacity_bytes in self.host_needs(rows.take(moving)):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.cluster import Dtype
-from shardwise.columns import settled
+from shardwise.columns import most, settled
 from shardwise.ledger import MemoryComponent, Phase
 from shardwise.units import Bytes, Flop
 
@@ -111,4 +111,12 @@ class StageInventory:
     tensors: tuple[Tensor, ...]
     host_bytes: Bytes
     nvme_bytes: Bytes
+    load_host_bytes: Bytes
+    """Host bytes of every rank while weights are loaded, beside ``host_bytes``."""
+    save_host_bytes: Bytes
+    """Host bytes of the one rank that saves a whole checkpoint, beside ``host_bytes``."""
     in_flight_micro_batches: float
+
+    def node_host_bytes(self, num_ranks: int) -> Bytes:
+        """Host bytes of a node with so many ranks: what stays there, and the larger of what loading and saving add."""
+        return num_ranks * self.host_bytes + most(num_ranks * self.load_host_bytes, self.save_host_bytes)

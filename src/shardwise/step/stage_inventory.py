@@ -17,6 +17,7 @@ from shardwise.step.stage_activations import (
     waiting_activations,
 )
 from shardwise.step.stage_context import StageContext
+from shardwise.step.state_dicts import load_host_bytes, save_host_bytes, state_dict_tensors
 from shardwise.step.state_tensors import HeldStates, held_states
 from shardwise.step.weight_half import held_for_weights, waiting_gradients
 from shardwise.units import Bytes
@@ -62,6 +63,7 @@ def _content(context: StageContext) -> Content:
         *logit_tensors(context),
         *spread_tensors(context),
         *buffer_tensors(context),
+        *state_dict_tensors(context),
     )
     return Content(states=held_states(context), kept_bytes=sum(totals), others=others)
 
@@ -76,5 +78,7 @@ def _inventory(context: StageContext, content: Content) -> StageInventory:
         tensors=tuple(tensor for tensor in tensors if not tensor.is_empty),
         host_bytes=states.host.total_bytes + offloaded_activation_bytes(context, kept_bytes=kept_bytes),
         nvme_bytes=states.nvme_bytes,
+        load_host_bytes=load_host_bytes(context),
+        save_host_bytes=save_host_bytes(context),
         in_flight_micro_batches=context.held.in_flight_micro_batches,
     )

@@ -103,7 +103,7 @@ def stage_timeline(counts: tuple[int, ...], *, has_head: bool, forwards_come_fir
     moments += [
         Moment(phase="backward", name="end of backward"),
         Moment(phase="optimizer", name="optimizer step"),
-        Moment(phase="checkpoint", name="checkpoint"),
+        Moment(phase="save", name="save of a checkpoint"),
     ]
     return Timeline(
         moments=tuple(moments),
