@@ -163,8 +163,8 @@ def test_no_pin_finds_faster_plans(model, cluster, engine, seq_len, batch, pin):
 
 def test_what_predictions_correct_brings_other_variants_before_the_fastest(monkeypatch):
     asked = {
-        "model": read_model("mixtral-8x7b"),
-        "cluster": read_cluster("16xrtx-4090"),
+        "model": read_model("deepseek-v2-lite"),
+        "cluster": read_cluster("16xh100-pcie"),
         "recipe": Recipe(seq_len=4096, global_batch_size=32, compile=False),
         "engine": "fsdp2",
     }

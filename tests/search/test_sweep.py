@@ -96,8 +96,10 @@ def test_when_no_cluster_is_in_time_the_nearest_deadline_is_named(questions):
     assert [change.change.partition("=")[0] for change in result.changes] == ["deadline_days", "tokens"]
 
 
-def test_a_size_that_makes_the_deadline_is_offered_when_none_of_the_sweep_does(questions):
-    """More than the four that are too slow."""
+def test_a_size_that_makes_the_deadline_is_offered_when_none_of_the_sweep_does(make_question):
+    """More than the four that are too slow; 256 sequences keep more of them busy than the launching host can."""
+    asked = {"model": "gpt2", "seq_len": 1024, "global_batch_size": 256, "tokens": 1e11}
+    questions = [make_question(cluster=name, **asked) for name in ONE_NODE]
     rows = sweep(questions, bounds=SearchBounds(), objective="cost").rows
     fastest = min(row.best.prediction.cost.days for row in rows)
     result = sweep(questions, bounds=SearchBounds(deadline_days=0.8 * fastest), objective="cost")

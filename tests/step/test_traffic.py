@@ -174,11 +174,12 @@ def test_experts_move_every_copy_of_a_token():
 
 
 def test_torchs_indexing_moves_rows_of_experts_several_times():
-    """Bytes as long as what was timed on one H200: our trainer adds up by index, torchtitan writes by index."""
+    """Bytes as long as what was timed on one H200: our trainer gathers rows (``2026-11-30-h200-moe.md``), torchtitan
+    writes them by index."""
     elements, copies = 8 * TOKENS * 2048, 8 * TOKENS
     ours, titan = (plan_of(moe_model(), engine=engine, compile=True) for engine in ("native", "torchtitan"))
-    assert both(ours, "experts.permute") == (42 * elements + 7500 * copies, 30 * elements)
-    assert both(ours, "experts.activation") == (22 * 8 * TOKENS * 768, 36 * 8 * TOKENS * 768)
+    assert both(ours, "experts.permute") == pytest.approx((4.3 * elements + 3800 * copies, 6.2 * elements))
+    assert both(ours, "experts.activation") == pytest.approx((5 * 8 * TOKENS * 768, 12.2 * 8 * TOKENS * 768))
     assert both(titan, "experts.permute")[1] == pytest.approx(1.36 * 104 * elements, rel=1e-6)  # autocast: fp32
     assert both(titan, "experts.activation") == (6 * 8 * TOKENS * 768, 10 * 8 * TOKENS * 768)
 

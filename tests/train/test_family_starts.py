@@ -136,7 +136,7 @@ def test_a_weight_that_the_class_leaves_without_a_value_is_refused():
     ids=str,
 )
 def test_only_a_head_that_the_class_does_nothing_around_is_multiplied_in_pieces(family, extra, is_plain):
-    assert (built({**tiny_fields(family), **extra}).head is not None) == is_plain
+    assert (built({**tiny_fields(family), **extra}).loss_head is not None) == is_plain
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2"])

@@ -179,8 +179,8 @@ GENERATING = {
 def test_a_model_writes_what_it_learned_by_heart_under_every_layout_that_can(worlds, tmp_path, name):
     spec = replace(write_rows(tmp_path / "rows.jsonl", num_rows=8), packing="rows")
     size, layout = GENERATING[name]
-    validation = ValidationSpec(source=spec.source, every_steps=50, prompts=spec.source, max_new_tokens=9)
-    job = job_of((spec, validation), layout=layout, num_steps=50, model={**BYTES, "tie_word_embeddings": size == 1})
+    validation = ValidationSpec(source=spec.source, every_steps=80, prompts=spec.source, max_new_tokens=9)
+    job = job_of((spec, validation), layout=layout, num_steps=80, model={**BYTES, "tie_word_embeddings": size == 1})
     job = replace(job, optimizer=OptimizerSpec(learning_rate=1e-2))
     _, _, written = worlds[size].run(watched, job)[0]
     rows = [json.loads(line) for line in Path(spec.source).read_text(encoding="utf-8").splitlines()]

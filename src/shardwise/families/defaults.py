@@ -10,7 +10,10 @@ from importlib.resources import files
 
 from shardwise.families.config import TRAINED_NUMBERS
 
-NEVER_NULL = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", *TRAINED_NUMBERS)
+NEVER_NULL = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"),
+    *("max_position_embeddings", *TRAINED_NUMBERS),
+)
 """Sizes without which there is no model, and numbers that every run reads."""
 
 

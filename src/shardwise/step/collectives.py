@@ -462,8 +462,12 @@ def _adapters_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
 
 
 def _is_inside_divided(weight: Weight, layer: LayerSpec) -> bool:
-    """Whether a module that ranks divide, such as attention, holds a weight: a whole one serves a rank's part there."""
-    around = {row.name.removesuffix(".weight").rpartition(".")[0] for row in layer.weights if row.split == "row"}
+    """Whether a module that ranks divide, such as attention, holds a weight: a whole one serves a rank's part there.
+
+    Our trainer divides no expert by rows, and a whole one that sees every token has its whole gradient.
+    """
+    rows = [row.name for row in layer.weights if row.split == "row" and not row.is_expert]
+    around = {name.removesuffix(".weight").rpartition(".")[0] for name in rows}
     return any(weight.name.startswith(f"{name}.") for name in around)
 
 

@@ -111,8 +111,8 @@ def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder
     )
     decoder.compute_dtype = COMPUTE_DTYPES[job.recipe.precision] or weights_dtype(job)
     decoder.fill_buffers(device)
-    if decoder.head is not None:
-        decoder.head.settings = _loss_settings(job)
+    if decoder.loss_head is not None:
+        decoder.loss_head.settings = _loss_settings(job)
     return decoder
 
 

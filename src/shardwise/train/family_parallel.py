@@ -69,7 +69,7 @@ def require_plain_head(decoder: TransformersDecoder, job: Job) -> None:
     Raises:
         LayoutError: logits are not just hidden states times a matrix, but capped or scaled, say.
     """
-    if job.layout.tp > 1 and decoder.head is None:
+    if job.layout.tp > 1 and decoder.loss_head is None:
         raise LayoutError(
             f"tp={job.layout.tp} divides the vocabulary, but {job.model_config['model_type']} of this config does more "
             "to its logits than a product with the head",
@@ -127,7 +127,7 @@ def _serve_fewer_heads(attention: nn.Module, *, num_copies: int) -> None:
 def _divide_vocabulary(decoder: TransformersDecoder, mesh: Mesh) -> None:
     """Divide table and head by row; one matrix stays one."""
     (table,) = (module for module in decoder.modules() if isinstance(module, DividedTable))
-    head = decoder.head
+    head = decoder.loss_head
     assert head is not None
     is_tied = head.weight is table.weight
     divide_weight(table, "weight", column_parts(mesh))

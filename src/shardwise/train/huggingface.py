@@ -73,7 +73,7 @@ class TransformersDecoder(nn.Module):
             setattr(whole, self.head_name, PassedOn(head))
 
     @property
-    def head(self) -> Head | None:
+    def loss_head(self) -> Head | None:
         """The head with its loss; ``None`` where the class of the family makes logits in another way."""
         found = None if self.head_name is None else self.get_submodule(self.head_name)
         return found if isinstance(found, Head) else None
@@ -114,8 +114,8 @@ class TransformersDecoder(nn.Module):
         """
         options = self._places(ids_BS, document_places_BS)
         given_BS_ = self.whole[0](input_ids=ids_BS, use_cache=False, **options).logits
-        if self.head is not None:
-            return self.head(given_BS_, labels_BS, next_after_B)
+        if self.loss_head is not None:
+            return self.loss_head(given_BS_, labels_BS, next_after_B)
         if next_after_B is not None:
             rows_B = torch.arange(ids_BS.size(0), device=ids_BS.device)
             return given_BS_[rows_B, next_after_B].float().argmax(dim=1)

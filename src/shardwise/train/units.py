@@ -57,7 +57,7 @@ def units_of(model: Decoder | TransformersDecoder | ForeignModule) -> Iterator[U
 
 def _ends(model: TransformersDecoder) -> tuple[Unit, ...]:
     """Token table and head, where they are two matrices and the class does nothing else with the head."""
-    head = model.head
+    head = model.loss_head
     if head is None or len(model.whole[0].all_tied_weights_keys) > 0:
         return ()
     table = model.whole[0].get_input_embeddings()
