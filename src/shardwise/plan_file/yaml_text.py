@@ -80,7 +80,8 @@ def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[str,
         found[key] = loader.construct_object(value_node, deep=True)
     for other in merged:
         if not isinstance(other, yaml.MappingNode):
-            raise yaml.MarkedYAMLError(problem="<< merges mappings alone", problem_mark=other.start_mark)
+            line = other.start_mark.line + 1
+            raise PlanError(f"line {line} is no mapping to merge", code="plan-syntax", fix="mend that line")
         found = loader.construct_object(other, deep=True) | found
     return found
 
