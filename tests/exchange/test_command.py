@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.ask.foreign_plan import is_foreign
 from shardwise.cli.main import main
 from shardwise.plan_file import read_plan
 
@@ -122,3 +123,15 @@ def test_what_the_engine_of_a_target_cannot_run_is_its_rule(capsys):
     code, error = answer(capsys, *words, "--to", "accelerate")
     assert code == 2
     assert error["error"].startswith("accelerate: ")
+
+
+def test_every_file_of_another_tool_may_stand_where_a_plan_stands():
+    paths = [path for path in sorted(FILES.rglob("*")) if path.is_file()]
+    assert len(paths) > 80
+    assert [path.parent.name for path in paths if not is_foreign(path)] == []
+
+
+def test_two_files_of_one_run_are_explained_as_the_plan_they_say(capsys):
+    files = [str(FILES / "ah-zephyr-sft" / name) for name in ("config.yaml", "zero3.yaml")]
+    assert main(["explain", *files, "--cluster", "8xa100-sxm-80"]) == 0
+    assert capsys.readouterr().out.startswith("It fits: ")

@@ -56,7 +56,7 @@ WASTEFUL = [
     (
         plan(
             "llama-3.1-8b",
-            layout=Layout(pp=2, dp_shard=4, zero_stage=2, schedule="gpipe"),
+            layout=Layout(pp=2, dp_shard=4, reshard_after_forward=False, schedule="gpipe"),
             engine="torchtitan",
             micro_batch_size=1,
         ),

@@ -56,7 +56,7 @@ def plan_of(
             :func:`shardwise.rules.require_valid`.
     """
     parts = parts_of(fields)
-    foreign = _foreign_files(source, cluster)
+    foreign = foreign_files(source, cluster)
     if foreign:
         from shardwise.ask.foreign_plan import read_foreign
 
@@ -87,7 +87,7 @@ def _placed(name: str | None) -> str | None:
     return str(Path(name).resolve())
 
 
-def _foreign_files(source: object, cluster: object) -> list[Path]:
+def foreign_files(source: object, cluster: object) -> list[Path]:
     """The files of other tools that stand where a plan stands; none where a plan or a model of ours does."""
     words = [word for word in (source, cluster) if word is not None]
     if not all(isinstance(word, str | Path) and not is_plan_text(word) for word in words):

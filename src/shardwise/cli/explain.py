@@ -65,8 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "there is nothing to explain", code="cli-usage", fix="name a plan: `shardwise explain plan.json`"
         )
+    from shardwise.ask.plans import foreign_files
+
     plan = plan_from(arguments)
-    if arguments.is_strategies or (arguments.cluster is not None and not given_layout(arguments)):
+    is_question = arguments.cluster is not None and not foreign_files(arguments.source, arguments.cluster)
+    if arguments.is_strategies or (is_question and not given_layout(arguments)):
         return _print_strategies(plan, arguments)
     return _print_explanation(plan, arguments)
 
