@@ -37,7 +37,7 @@ def speed_words(prediction: Prediction) -> str:
     """Step with its band, tokens per second of all GPUs and of one, and MFU."""
     throughput, time = prediction.throughput, prediction.time
     step, rate = format_seconds(time.step_s), throughput.tokens_per_s
-    is_one = round(rate / throughput.tokens_per_s_per_gpu) == 1
+    is_one = rate == throughput.tokens_per_s_per_gpu
     per_gpu = "" if is_one else f", {throughput.tokens_per_s_per_gpu:,.0f} per GPU"
     words = f"{rate:,.0f}" if is_one or rate < SHORT_RATE else format_count(rate)
     mfu = format_utilisation(throughput.mfu_fraction)

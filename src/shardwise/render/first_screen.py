@@ -21,7 +21,7 @@ from shardwise.render.names import (
 )
 from shardwise.render.screen_lines import INDENT, MAX_LINES, UNBROKEN, Section, lines_of, screen_text, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle
-from shardwise.search.offers import nearest_shared
+from shardwise.search.offers import better_shared_batch
 from shardwise.search.shortlist import Beside, Shortlist
 from shardwise.search.what_if import Sensitivity, WhatIf
 from shardwise.units import format_count, format_gib, format_percent, format_seconds
@@ -157,11 +157,11 @@ def _unshared_words(plan: Plan) -> str:
 
     Whoever asks for 30 sequences on 8 GPUs gets a layout that nobody would run with 32.
     """
-    size, num_gpus = plan.global_batch_size, plan.cluster.num_gpus
-    nearest, sharing = nearest_shared(size, num_gpus), gcd(size, num_gpus)
-    if nearest is None or sharing >= plan.layout.world_size // plan.layout.tp:
+    nearest = better_shared_batch(plan)
+    if nearest is None:
         return ""
-    could = gcd(nearest, num_gpus)
+    size, num_gpus = plan.global_batch_size, plan.cluster.num_gpus
+    sharing, could = gcd(size, num_gpus), gcd(nearest, num_gpus)
     return (
         f"Only {sharing} of {num_gpus:,} GPUs can share {size:,} sequences evenly; {could:,} could share {nearest:,}."
     )

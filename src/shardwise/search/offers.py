@@ -22,7 +22,15 @@ from shardwise.search.records import RankedPlan
 from shardwise.search.token_batch import assumed_batch
 from shardwise.step.attention_kernel import attention_call, attention_kernel, engines_kernel
 
-__all__ = ["LEAST_GAIN_RATIO", "Offer", "free_offers", "nearest_shared", "rate_ratio", "size_offers", "type_offers"]
+__all__ = [
+    "LEAST_GAIN_RATIO",
+    "Offer",
+    "better_shared_batch",
+    "free_offers",
+    "rate_ratio",
+    "size_offers",
+    "type_offers",
+]
 
 LEAST_GAIN_RATIO = 1.03
 """Tokens per second: a change that brings less is not worth a line."""
@@ -97,7 +105,7 @@ def size_offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Ite
         if "global_batch_size" in question.open_fields:
             size = assumed_batch(model=question.model, recipe=recipe, num_gpus=cluster.num_gpus).num_sequences
         else:
-            shared = nearest_shared(asked, cluster.num_gpus)
+            shared = _nearest_shared(asked, cluster.num_gpus)
             size = asked if shared is None else shared
             is_same = size == asked
         changed = replace(question, cluster=cluster, recipe=replace(recipe, global_batch_size=size))
@@ -162,7 +170,7 @@ def _predicted(changed: Plan, now: RankedPlan) -> float | None:
 
 def _shared_batch(question: Plan, now: RankedPlan, limits: SearchBounds) -> Iterator[Offer]:
     """A batch within 10 % that more of the GPUs can share, where its fastest plan trains more tokens a second."""
-    size = nearest_shared(question.global_batch_size, question.cluster.num_gpus)
+    size = _nearest_shared(question.global_batch_size, question.cluster.num_gpus)
     if size is None:
         return
     changed = apply_changes(question, (("global_batch_size", size),))
@@ -178,10 +186,19 @@ def _shared_batch(question: Plan, now: RankedPlan, limits: SearchBounds) -> Iter
         yield Offer(change=f"global_batch_size={size}", question=changed, rate_ratio=best)
 
 
-def nearest_shared(size: int, num_gpus: int) -> int | None:
+def better_shared_batch(plan: Plan) -> int | None:
+    """The nearest batch that more GPUs can share, where the plan's own is shared by fewer than tensor parallelism
+    leaves to data parallelism; ``None`` otherwise."""
+    num_gpus = plan.cluster.num_gpus
+    if gcd(plan.global_batch_size, num_gpus) >= plan.layout.world_size // plan.layout.tp:
+        return None
+    return _nearest_shared(plan.global_batch_size, num_gpus)
+
+
+def _nearest_shared(size: int, num_gpus: int) -> int | None:
     """The nearest batch that the largest possible divisor of the GPUs divides; ``None`` where none divides it better.
 
-    >>> nearest_shared(255, 32), nearest_shared(256, 32), nearest_shared(100, 16)
+    >>> _nearest_shared(255, 32), _nearest_shared(256, 32), _nearest_shared(100, 16)
     (256, None, 96)
     """
     for divisor in reversed(divisors(num_gpus)):
