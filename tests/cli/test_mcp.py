@@ -29,7 +29,13 @@ def test_the_tools_are_commands_and_judge_is_one_as_soon_as_it_exists(session):
 def test_a_schema_says_types_and_choices_and_what_is_needed(session):
     schema = tools_of(session)["export"].input_schema
     assert schema["required"] == ["source", "to"]
-    assert schema["properties"]["to"]["enum"] == ["torchtitan", "megatron", "deepspeed", "accelerate"]
+    assert schema["properties"]["to"]["enum"] == [
+        "torchtitan",
+        "torchtitan-recipe",
+        "megatron",
+        "deepspeed",
+        "accelerate",
+    ]
     plan = tools_of(session)["plan"].input_schema["properties"]
     assert plan["compile"]["type"] == "boolean"
     assert plan["price"]["type"] == "number"
