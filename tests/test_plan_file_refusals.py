@@ -374,7 +374,8 @@ FIELDS: dict[str, tuple[dict[str, object], type[ShardwiseError], str, str, str]]
         {"engine": "megatronn"},
         PlanError,
         "plan-unknown-choice",
-        "engine is 'megatronn', not one of native, torchtitan, megatron, deepspeed, fsdp2, fsdp1, accelerate, hai-llm, nanotron",
+        "engine is 'megatronn', not one of native, torchtitan, megatron, deepspeed, fsdp2, fsdp1, accelerate, hai-llm, "
+        "nanotron",
         'write engine: "megatron"',
     ),
     "empty stages": (

@@ -101,7 +101,9 @@ def convert_mpt_run(row: MeasurementRow) -> Conversion:
             compile=False,
             fused_loss=True,
         ),
-        layout=Layout(dp_shard=num_gpus, zero_stage=2 if "SHARD_GRAD_OP" in row.text("strategy") else 3),
+        layout=Layout(
+            dp_shard=num_gpus, zero_stage=3, reshard_after_forward="SHARD_GRAD_OP" not in row.text("strategy")
+        ),
         engine="fsdp1",
     )
     return measured(row, plan, None, assumptions=MPT_ASSUMPTIONS)

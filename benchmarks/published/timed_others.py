@@ -60,7 +60,7 @@ def convert_foundry(row: MeasurementRow) -> TimedConversion:
             compile=False,
             fused_loss=True,
         ),
-        layout=Layout(dp_shard=num_gpus, zero_stage=2 if row.text("shard").startswith("zero2") else 3),
+        layout=Layout(dp_shard=num_gpus, zero_stage=3, reshard_after_forward=not row.text("shard").startswith("zero2")),
         engine="fsdp1",
     )
     notes = () if row.text("interconnect") else (H100_NETWORK,)

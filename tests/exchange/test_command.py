@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.ask.foreign_plan import is_foreign
 from shardwise.cli.main import main
 from shardwise.plan_file import read_plan
 
@@ -122,3 +123,61 @@ def test_what_the_engine_of_a_target_cannot_run_is_its_rule(capsys):
     code, error = answer(capsys, *words, "--to", "accelerate")
     assert code == 2
     assert error["error"].startswith("accelerate: ")
+
+
+def test_every_file_of_another_tool_may_stand_where_a_plan_stands():
+    paths = [path for path in sorted(FILES.rglob("*")) if path.is_file()]
+    assert len(paths) > 80
+    assert [path.parent.name for path in paths if not is_foreign(path)] == []
+
+
+def test_two_files_of_one_run_are_explained_as_the_plan_they_say(capsys):
+    files = [str(FILES / "ah-zephyr-sft" / name) for name in ("config.yaml", "zero3.yaml")]
+    assert main(["explain", *files, "--cluster", "8xa100-sxm-80"]) == 0
+    assert capsys.readouterr().out.startswith("It fits: ")
+
+
+TRL_ARGUMENTS = {
+    "model_name_or_path": "meta-llama/Llama-3.1-8B",
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "max_length": 4096,
+    "bf16": True,
+    "gradient_checkpointing": True,
+}
+ZERO = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
+ADAPTER = {"peft_type": "LORA", "r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
+STEPS = """
+{'loss': 2.1, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.01}
+{'train_runtime': 500.0, 'train_samples_per_second': 12.8, 'train_steps_per_second': 0.2, 'train_loss': 2.0}
+"""
+
+
+@pytest.fixture
+def three_files(tmp_path):
+    """Arguments of TRL, DeepSpeed's JSON and an adapter: one run in three files."""
+    parts = {"args.json": TRL_ARGUMENTS, "ds.json": ZERO, "adapter_config.json": ADAPTER}
+    for name, part in parts.items():
+        tmp_path.joinpath(name).write_text(json.dumps(part))
+    return [str(tmp_path / name) for name in parts]
+
+
+@pytest.mark.parametrize("command", ["predict", "explain"])
+def test_three_files_of_one_run_stand_where_a_plan_stands(command, three_files, capsys):
+    assert main([command, *three_files, "--cluster", "8xh100-sxm"]) == 0
+    assert capsys.readouterr().out.startswith("It fits: ")
+
+
+def test_a_third_word_beside_a_model_and_a_cluster_has_no_place(capsys):
+    code, error = answer(capsys, "predict", "llama-3.1-8b", "8xh100-sxm", "more")
+    assert (code, error["code"], error["error"]) == (2, "cli-usage", "there is no place for 'more'")
+
+
+def test_a_log_is_laid_beside_the_prediction_of_the_files_it_ran(three_files, tmp_path, capsys):
+    log = tmp_path / "train.log"
+    log.write_text(STEPS)
+    plans = [word for name in three_files for word in ("--plan", name)]
+    assert main(["reconcile", str(log), *plans, "--cluster", "8xh100-sxm"]) == 0
+    text = capsys.readouterr().out
+    assert "8 x H100 SXM5 80GB" in text
+    assert "dp_shard=8 zero_stage=3" in text

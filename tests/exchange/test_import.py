@@ -7,6 +7,7 @@ import pytest
 
 from shardwise.catalog import read_cluster
 from shardwise.exchange import read_files
+from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.mistakes import find_mistakes, load_kinds
 from shardwise.exchange.names import FILE, OPTION, Claim
 
@@ -113,3 +114,35 @@ def test_only_what_nothing_else_answers_is_asked_for():
     reading = reading_of(CASES["lf-fsdp2-2gpus"])
     questions = [one.field for one in reading.questions]
     assert questions == ["micro_batch_size", "seq_len", "optimizer", "recompute"]
+
+
+ANCHORED = """
+base_model: meta-llama/Llama-3.1-8B
+x-kept: &kept
+  offload_params: false
+  version: 2
+x-sizes: &sizes
+  micro_batch_size: 4
+  gradient_accumulation_steps: 2
+<<: [*sizes]
+fsdp_config:
+  <<: *kept
+  offload_params: true
+sequence_len: &length 4096
+eval_sequence_len: *length
+micro_batch_size: 2
+"""
+
+
+def test_anchors_and_merged_mappings_are_read_with_what_stands_beside_them_first():
+    document, *_ = parse_documents(ANCHORED, name="axolotl.yaml")
+    said = {fact.key: fact.value for fact in document.facts if not fact.key.startswith("x_")}
+    assert said == {
+        "base_model": "meta-llama/Llama-3.1-8B",
+        "fsdp_config.offload_params": True,
+        "fsdp_config.version": 2,
+        "sequence_len": 4096,
+        "eval_sequence_len": 4096,
+        "micro_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+    }

@@ -1,12 +1,15 @@
 """Every export is read by the parser of the tool that it is written for: ``make targets``.
 
-Megatron-LM's parser is in no package: ``MEGATRON_LM=FOLDER make targets`` reads with the one of a checkout.
+Two are in no package. ``MEGATRON_LM=FOLDER make targets`` reads with the parser of a checkout of Megatron-LM, and
+``TORCHTITAN_MAIN=FOLDER:PACKAGES`` loads recipes with a checkout of torchtitan's main and what it imports (grain,
+datasets, spmd_types, torch_checkpointing, torchao).
 """
 
 import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 import typing
 from dataclasses import fields
@@ -32,6 +35,7 @@ from strategies import plans, runnable_plans
 pytestmark = pytest.mark.targets
 KUBERNETES = "1.37"
 MEGATRON_LM = os.environ.get("MEGATRON_LM")
+TORCHTITAN_MAIN = os.environ.get("TORCHTITAN_MAIN")
 EXPORTS = {
     "torchtitan": (
         "llama-3.1-8b 1xh100-sxm --micro-batch-size 2",
@@ -128,6 +132,37 @@ def read_torchtitan(folder, num_processes, _):
     assert config.training.global_batch_size % (config.training.local_batch_size * ranks) == 0
 
 
+RECIPE_READER = """
+import sys, typing
+from dataclasses import fields
+import torch._dynamo.debug_utils, typeguard
+from tests.exchange.test_targets import StandIn
+sys.meta_path.insert(0, StandIn())
+torch.cuda.is_available, torch.cuda.get_device_capability = lambda: True, lambda *_: (9, 0)
+from torchtitan.config.manager import ConfigManager
+config = ConfigManager().parse_args(sys.argv[1:])
+for section in (config.training, config.parallelism, config.compile):
+    kinds = typing.get_type_hints(type(section))
+    for one in fields(section):
+        typeguard.check_type(getattr(section, one.name), kinds[one.name])
+"""
+"""Main has torchtitan's name, and so another process. Its recipes are dataclasses, which do not look at types."""
+
+
+def read_recipe(folder, num_processes):
+    """The recipe as ``torchtitan.train`` of main loads it."""
+    if not TORCHTITAN_MAIN:
+        pytest.skip("TORCHTITAN_MAIN names no checkout of torchtitan's main")
+    path = [*TORCHTITAN_MAIN.split(os.pathsep), str(folder), *sys.path]
+    return subprocess.run(
+        [sys.executable, "-c", RECIPE_READER, *torchrun_line(folder, num_processes)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def read_megatron(folder, num_processes, monkeypatch):
     """``parse_args`` and ``validate_args`` of the checkout, as on a node of Hopper GPUs."""
     if not MEGATRON_LM:
@@ -217,6 +252,30 @@ def test_the_tool_accepts_the_export(target, words, tmp_path, monkeypatch):
     READERS[target](tmp_path, export(tmp_path, target, words), monkeypatch)
 
 
+RECIPES = (*EXPORTS["torchtitan"][:-1], "qwen3-30b-a3b 16xh100-sxm --dp-shard 16 --ep 8 --no-compile")
+"""Main has no Mixtral, so that its recipe has a placeholder to edit."""
+
+
+@pytest.mark.parametrize("words", RECIPES)
+def test_torchtitan_main_loads_the_recipe(words, tmp_path):
+    done = read_recipe(tmp_path, export(tmp_path, "torchtitan-recipe", f"{words} --engine torchtitan"))
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("tensor_parallel_degree", "tensor_parallel_size"), ("max_context_length=8192", "max_context_length='long'")],
+)
+def test_torchtitan_main_refuses_an_unknown_key_and_a_wrong_type(right, wrong, tmp_path):
+    num_processes = export(tmp_path, "torchtitan-recipe", f"{RECIPES[0]} --engine torchtitan")
+    recipe = tmp_path / "torchtitan_recipe.py"
+    assert right in recipe.read_text()
+    recipe.write_text(recipe.read_text().replace(right, wrong))
+    done = read_recipe(tmp_path, num_processes)
+    assert done.returncode
+    assert right.partition("=")[0] in done.stderr or wrong in done.stderr
+
+
 @pytest.mark.parametrize("target", EXPORTS)
 @settings(max_examples=50, suppress_health_check=list(HealthCheck))
 @given(drawn=plans() | runnable_plans())
@@ -289,16 +348,29 @@ def test_kubernetes_accepts_what_starts_a_plan(words, tmp_path, monkeypatch):
     validate(job, KUBERNETES, strict=True)
     train_job = read_manifests(tmp_path / "run" / "trainjob.yaml")["TrainJob"]["spec"]
     assert train_job["trainer"]["numNodes"] == job["spec"]["completions"]
+    refusal = import_module("kubernetes_validate").ValidationError
+    with pytest.raises(refusal, match="'two' is not of type 'integer'"):
+        validate({**job, "spec": {**job["spec"], "completions": "two"}}, KUBERNETES, strict=True)
     container = job["spec"]["template"]["spec"]["containers"][0]
     container["resource"] = container.pop("resources")
-    with pytest.raises(import_module("kubernetes_validate").ValidationError):
+    with pytest.raises(refusal, match="'resource' was unexpected"):
         validate(job, KUBERNETES, strict=True)
 
 
-def test_an_unknown_key_of_a_train_job_is_noticed(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "refusal"),
+    [
+        ("trainjob.yaml", "numNodes:", "nodes:", AssertionError),
+        ("trainjob.yaml", "numNodes: ", "numNodes: two # ", ValueError),
+        ("jobset.yaml", "replicatedJobs:", "replicated:", AssertionError),
+        ("jobset.yaml", "completions: ", "completions: two # ", ValueError),
+    ],
+)
+def test_an_unknown_key_and_a_wrong_type_of_a_job_are_noticed(name, right, wrong, refusal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([*MANIFESTS[0], "--launcher", "kubernetes", "--out", "run"]) == 0
-    path = tmp_path / "run" / "trainjob.yaml"
-    path.write_text(path.read_text().replace("numNodes", "nodes"))
-    with pytest.raises(AssertionError):
+    path = tmp_path / "run" / name
+    assert right in path.read_text()
+    path.write_text(path.read_text().replace(right, wrong))
+    with pytest.raises(refusal):
         read_manifests(path)

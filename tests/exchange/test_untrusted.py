@@ -53,3 +53,15 @@ def test_a_deep_file_is_refused(name, text):
 def test_a_file_with_too_many_keys_is_refused():
     with pytest.raises(ShardwiseError, match="6000 keys"):
         parse_documents("\n".join(f"a{n}: 1" for n in range(6000)), name="a.yaml")
+
+
+def test_aliases_that_would_expand_to_gigabytes_are_refused():
+    levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    with pytest.raises(ShardwiseError, match="repeat more than 5000 values"):
+        parse_documents(f"a0: &a0 [x, x]\n{levels}", name="a.yaml")
+
+
+@pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a\n  <<: *a", "a: &a {b: *a}", "a:\n  <<: 3", "a:\n  <<: [3]"])
+def test_an_alias_that_holds_itself_or_is_no_mapping_is_refused(text):
+    with pytest.raises(ShardwiseError):
+        parse_documents(text, name="a.yaml")

@@ -43,7 +43,7 @@ def plan_on(gpu_id="h100-sxm", *, model=None, precision="bf16-mixed", ep=1, engi
         ("b200-sxm", "native", (0.81, 1.18)),
         ("h100-sxm", "megatron", (0.81, 1.18)),
         ("a100-sxm-80", "deepspeed", (0.81, 1.18)),
-        ("h100-sxm", "fsdp1", (0.81, 1.21)),
+        ("h100-sxm", "fsdp1", (0.81, 1.28)),
         ("v100-sxm2-32", "deepspeed", (0.81, 1.66)),
         ("mi300x", "native", (0.81, 1.66)),
     ],

@@ -320,8 +320,8 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
     ),
     "engine-zero-stage": (
         make_plan(engine="torchtitan", layout=Layout(dp_shard=8, zero_stage=1)),
-        "zero_stage=1 over dp_shard=8 is not offered by torchtitan, which has 2, 3",
-        "set zero_stage=2",
+        "zero_stage=1 over dp_shard=8 is not offered by torchtitan, which has 3",
+        "set zero_stage=3",
     ),
     "engine-deepspeed-zero-with-pipeline": (
         make_plan(engine="deepspeed", layout=Layout(dp_shard=2, pp=2, zero_stage=2)),
@@ -418,6 +418,12 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         make_plan(machine=made_by("Google", "TPU v5p"), engine="deepspeed"),
         "deepspeed runs on no TPU v5p: it drives no accelerator of Google; torch_xla's FSDP and JAX's MaxText do",
         "set engine=accelerate",
+    ),
+    "engine-accelerate-xla": (
+        make_plan(machine=made_by("Google", "TPU v5p"), engine="accelerate", layout=Layout(cp=2, dp_shard=4)),
+        "tp=1, cp=2 and dp_replicate=1 divide work on TPU v5p, where Accelerate has torch_xla's FSDP over all chips "
+        "and nothing else",
+        "set cp=1 and dp_shard=8",
     ),
     "engine-forked-schedule": (
         make_plan(engine="megatron", layout=Layout(pp=4, zero_stage=1, schedule="zb-h1")),

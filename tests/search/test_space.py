@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.errors import LayoutError
 from shardwise.layout import Layout
 from shardwise.predict import predict
 from shardwise.schedules.table import SCHEDULES
@@ -105,3 +106,21 @@ def test_to_our_trainer_zero_stages_of_a_pipeline_are_the_same(make_question, mo
     layouts = [Layout(pp=2, vpp=vpp, schedule=schedule, dp_shard=8, zero_stage=stage) for stage in (1, 2, 3)]
     found = [predict(replace(question, layout=layout, recipe=recipe)) for layout in layouts]
     assert len({one.memory.needed_bytes for one in found}) == len({one.time.step_s for one in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "stage", "message", "fix"),
+    [
+        ("torchtitan", 2, "torchtitan has no zero_stage 2, only 0, 3", "zero_stage=3 and reshard_after_forward=false"),
+        ("fsdp2", 2, "fsdp2 has no zero_stage 2, only 0, 1, 3", "zero_stage=3 and reshard_after_forward=false"),
+        ("nanotron", 3, "nanotron has no zero_stage 3, only 0, 1", "zero_stage=1"),
+    ],
+)
+def test_a_stage_that_the_engine_does_not_have_is_refused_before_anything_is_searched(
+    make_question, engine, stage, message, fix
+):
+    space = Space(question=make_question(engine=engine), bounds=SearchBounds(zero_stage=(stage,)))
+    with pytest.raises(LayoutError) as refusal:
+        space.degrees()
+    assert (refusal.value.code, refusal.value.message) == ("engine-zero-stage", message)
+    assert refusal.value.fix == f"set {fix}"

@@ -81,7 +81,9 @@ def is_foreign(path: Path) -> bool:
         documents = read_documents(path)
     except ShardwiseError:
         return False
-    return bool(views_of(documents)) and not any(document.keys() & PLAN_KEYS for document in documents)
+    return bool(views_of(documents)) and not any(
+        document.keys() & PLAN_KEYS for document in documents if not document.program
+    )
 
 
 def _setting(name: str, value: object) -> Claim:

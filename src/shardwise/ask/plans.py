@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ def plan_of(
     cluster: ClusterSource | None,
     fields: Fields,
     *,
+    others: Sequence[Path] = (),
     named_model: str | None = None,
     named_cluster: str | None = None,
 ) -> Plan:
@@ -48,6 +49,7 @@ def plan_of(
         source: a plan, its file, text or mapping, or one of another tool; or a model, with a cluster.
         cluster: what the model runs on; a second file where the source is a file of another tool.
         fields: fields of the recipe and the layout, and the engine.
+        others: further files of the other tool.
         named_model: the model to take instead of the plan's own, or where files of another tool name none.
         named_cluster: the cluster to take instead of the plan's own, or where files of another tool name none.
 
@@ -56,7 +58,13 @@ def plan_of(
             :func:`shardwise.rules.require_valid`.
     """
     parts = parts_of(fields)
-    foreign = _foreign_files(source, cluster)
+    foreign = foreign_files(source, cluster, others)
+    if others and not foreign:
+        raise UsageError(
+            f"there is no place for '{str(others[0])[:40]}'",
+            code="cli-usage",
+            fix="give one plan, or several files that are all of another tool",
+        )
     if foreign:
         from shardwise.ask.foreign_plan import read_foreign
 
@@ -87,9 +95,9 @@ def _placed(name: str | None) -> str | None:
     return str(Path(name).resolve())
 
 
-def _foreign_files(source: object, cluster: object) -> list[Path]:
+def foreign_files(source: object, cluster: object, others: Sequence[Path | str] = ()) -> list[Path]:
     """The files of other tools that stand where a plan stands; none where a plan or a model of ours does."""
-    words = [word for word in (source, cluster) if word is not None]
+    words = [word for word in (source, cluster, *others) if word is not None]
     if not all(isinstance(word, str | Path) and not is_plan_text(word) for word in words):
         return []
     paths = [Path(str(word)) for word in words if str(word) != STANDARD_INPUT]

@@ -18,6 +18,7 @@ from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
 from shardwise.cli.options import (
     add_engine_option,
     add_foreign_options,
+    add_further_files,
     add_json_option,
     add_layout_options,
     add_plan_source,
@@ -38,7 +39,7 @@ STRATEGY = "strategy"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER; or an out-of-memory text."""
     add_plan_source(parser, is_optional=True)
-    parser.add_argument("last", metavar="CLUSTER", nargs="?", help="only after `strategy` MODEL")
+    add_further_files(parser, also="; or CLUSTER after `strategy` MODEL")
     add_json_option(parser)
     parser.add_argument("--oom", metavar="TEXT", help="an out-of-memory message, as the framework printed it")
     parser.add_argument("--oom-log", type=Path, metavar="FILE", help="a log that holds the message; '-' reads a pipe")
@@ -65,8 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "there is nothing to explain", code="cli-usage", fix="name a plan: `shardwise explain plan.json`"
         )
+    from shardwise.ask.plans import foreign_files
+
     plan = plan_from(arguments)
-    if arguments.is_strategies or (arguments.cluster is not None and not given_layout(arguments)):
+    is_question = arguments.cluster is not None and not foreign_files(
+        arguments.source, arguments.cluster, arguments.others
+    )
+    if arguments.is_strategies or (is_question and not given_layout(arguments)):
         return _print_strategies(plan, arguments)
     return _print_explanation(plan, arguments)
 
@@ -80,14 +86,9 @@ def _take_strategy(arguments: argparse.Namespace) -> None:
                 code="cli-usage",
                 fix="shardwise explain strategy llama-3.1-8b 16xh100-sxm",
             )
-        arguments.source, arguments.cluster, arguments.last = arguments.cluster, arguments.last, None
+        arguments.source = arguments.cluster
+        arguments.cluster, *arguments.others = arguments.others or [None]
         arguments.is_strategies = True
-    elif arguments.last is not None:
-        raise UsageError(
-            f"there is no place for '{arguments.last[:40]}'",
-            code="cli-usage",
-            fix="name MODEL and CLUSTER, or strategy before them",
-        )
 
 
 def _out_of_memory(arguments: argparse.Namespace) -> "tuple[Finding, ...]":

@@ -46,7 +46,7 @@ def _positionals(parser: argparse.ArgumentParser) -> str:
     for action in parser._actions:
         if not action.option_strings:
             word = str(action.metavar or action.dest)
-            words.append(f"[{word}] " if action.nargs == "?" else f"{word} ")
+            words.append(f"[{word}] " if action.nargs in ("?", "*") else f"{word} ")
     return "".join(words)
 
 

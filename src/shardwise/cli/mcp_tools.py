@@ -30,7 +30,7 @@ NOT_ASKED = frozenset(
 """Options for a terminal, for pages, for overwriting files, and for what `import` does, which no tool has."""
 LONG_PARTS = ("memory.stages", "time.communication")
 """Parts of a prediction that no first screen shows."""
-IN_FILES = ("source", "plan", "files", "runs", "record", "oom_log")
+IN_FILES = ("source", "others", "plan", "files", "runs", "record", "oom_log")
 """Arguments that name files, and that also take a plan or a text as it is."""
 WHOLE, NUMBER = (int, whole_number, positive_number), (float, amount, finite_number)
 AMOUNTS = (count, positive_amount)
@@ -169,7 +169,7 @@ def _schema(name: str, action: argparse.Action) -> JsonObject:
 
 def _is_many(action: argparse.Action) -> bool:
     """Whether an argument is a list: of files, or of what an option that may be repeated takes."""
-    return action.nargs == "+" or isinstance(action.default, list)
+    return action.nargs in ("+", "*") or isinstance(action.default, list)
 
 
 def _value_schema(action: argparse.Action) -> JsonObject:

@@ -119,6 +119,12 @@ def add_plan_source(parser: argparse.ArgumentParser, *, is_optional: bool = Fals
     parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help=f"only after MODEL: {CLUSTER_HELP}")
 
 
+def add_further_files(parser: argparse.ArgumentParser, *, also: str = "") -> None:
+    """Files behind the second one of another tool."""
+    text = f"further files where PLAN is one of another tool{also}"
+    parser.add_argument("others", metavar="FILE", nargs="*", help=text)
+
+
 def add_foreign_options(parser: argparse.ArgumentParser) -> None:
     """``--model`` and ``--cluster``, which the file of another tool does not say, or one of ours says otherwise."""
     text = "beside a PLAN that is a file: instead of its own, or where another tool's says none"

@@ -30,7 +30,8 @@ def plan_from(arguments: argparse.Namespace, document: "Mapping[str, object] | R
     from shardwise.ask.plans import plan_of
 
     source = document if document is not None else named_source(arguments.source, arguments.cluster)
-    plan = plan_of(source, arguments.cluster, given_fields(arguments), **_named_apart(arguments))
+    others = [Path(word) for word in vars(arguments).get("others", ())]
+    plan = plan_of(source, arguments.cluster, given_fields(arguments), others=others, **_named_apart(arguments))
     require_read(RECIPE_ROWS, arguments, plan)
     return plan
 

@@ -22,6 +22,7 @@ from shardwise.cli.options import (
     add_calibration_option,
     add_engine_option,
     add_foreign_options,
+    add_further_files,
     add_json_option,
     add_layout_options,
     add_plan_source,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER with the options of a recipe and a layout."""
     add_plan_source(parser)
+    add_further_files(parser)
     add_calibration_option(parser)
     add_json_option(parser)
     parser.add_argument(

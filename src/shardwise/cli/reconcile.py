@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK
-from shardwise.cli.options import add_calibration_option, add_json_option
+from shardwise.cli.options import add_calibration_option, add_foreign_options, add_json_option
 from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
 from shardwise.errors import UsageError
 
@@ -32,7 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs", type=Path, nargs="+", metavar="RUN", help="run folder, measurement.json, or a trainer's log"
     )
     add_json_option(parser)
-    parser.add_argument("--plan", type=Path, metavar="PLAN", help="what was run (default: plan.json in the run folder)")
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PLAN",
+        help="what was run (default: plan.json in the run folder); of another tool's files each with --plan",
+    )
+    add_foreign_options(parser)
     add_calibration_option(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the calibration that follows from the runs")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with both timelines of one run")
@@ -73,7 +81,7 @@ def _require_apart(arguments: argparse.Namespace) -> None:
     """Return when nothing that is read is overwritten or counted twice."""
     folders = [run if run.is_dir() else run.parent for run in arguments.runs]
     inside = (folder.joinpath(name) for folder in folders for name in RUN_FILES)
-    read = (*arguments.runs, *inside, arguments.plan, arguments.calibration)
+    read = (*arguments.runs, *inside, *arguments.plan, arguments.calibration)
     require_apart({"--out": arguments.out, "--html": arguments.html}, read)
     twice = next((run for index, run in enumerate(arguments.runs) if _is_among(run, arguments.runs[:index])), None)
     if twice is not None:
@@ -112,13 +120,12 @@ def _write_page(found: "Reconciliation", arguments: argparse.Namespace) -> None:
 
 def _reconciled(path: Path, arguments: argparse.Namespace) -> "Reconciliation":
     from shardwise.ask.plans import calibrated
-    from shardwise.plan_file import read_plan
     from shardwise.predict import predict
     from shardwise.reconcile.measured import measured_totals, require_run
     from shardwise.reconcile.totals import reconcile
 
     require_run(path)
-    plan = calibrated(read_plan(_plan_path(path, arguments.plan)), arguments.calibration)
+    plan = calibrated(_plan_of_run(path, arguments), arguments.calibration)
     found = reconcile(plan, predict(plan), measured_totals(path, plan))
     if not found.rows:
         raise UsageError(
@@ -151,14 +158,22 @@ def _text(found: "Sequence[Reconciliation]", learned: "LearnedCalibration | None
     return "\n".join(parts)
 
 
-def _plan_path(run: Path, plan: "Path | Plan | None") -> Path:
-    if isinstance(plan, Path):
-        return plan
+def _plan_of_run(run: Path, arguments: argparse.Namespace) -> "Plan":
+    from shardwise.ask.plans import plan_of
+
     folder = run if run.is_dir() else run.parent
-    if (folder / "plan.json").exists():
-        return folder / "plan.json"
-    raise UsageError(
-        f"what '{run}' ran is not known: there is no plan.json beside it",
-        code="cli-usage",
-        fix="add --plan plan.json",
+    source, *others = arguments.plan or [folder / "plan.json"]
+    if not arguments.plan and not source.exists():
+        raise UsageError(
+            f"what '{run}' ran is not known: there is no plan.json beside it",
+            code="cli-usage",
+            fix="add --plan plan.json",
+        )
+    return plan_of(
+        source,
+        None,
+        {},
+        others=others,
+        named_model=arguments.named_model,
+        named_cluster=arguments.named_cluster,
     )

@@ -21,7 +21,7 @@ ENGINE = Engine(
     profile=PROFILE,
     states=TORCH_STATES,
     axes=frozenset(("tp", "cp")),
-    zero_stages=frozenset((0, 2, 3)),
+    zero_stages=frozenset((0, 3)),
     schedules=frozenset(),
     offloads=frozenset(("none", "parameters")),
     optimizers=frozenset(("adamw", "adamw-8bit", "sgd", "sgd-momentum", "adafactor", "lion", "muon")),
@@ -32,8 +32,6 @@ ENGINE = Engine(
     has_optimizer_switch=True,
     # gradient_checkpointing and fsdp_activation_checkpointing wrap every block whole.
     recomputes=frozenset(("none", "full")),
-    # Without resharding FSDP still divides parameters again after the backward pass.
-    unnamed_stages=frozenset((2,)),
     program_choices=frozenset(("recompute_layers", "sequence_parallel")),
     has_liger_kernels=True,
     source="huggingface/accelerate@16cb6eb src/accelerate/parallelism_config.py",

@@ -104,8 +104,6 @@ class Engine:
     program_choices: frozenset[ProgramChoice] = frozenset()
     """Choices that none of its arguments makes, only a program of the user's own; a search leaves them alone unless
     they are asked for, so that what it recommends can be exported."""
-    unnamed_stages: frozenset[ZeroStage] = frozenset()
-    """ZeRO stages that none of its arguments names, which a search leaves alone in the same way."""
     narrow_moments: frozenset[OptimizerName] = frozenset()
     """Optimizers that keep moments in fewer bits and widen them while they step, where states are divided."""
     assumptions: tuple[str, ...] = ()

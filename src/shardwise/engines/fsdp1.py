@@ -13,7 +13,7 @@ ENGINE = Engine(
     profile=PROFILE,
     states=TORCH_STATES,
     axes=frozenset(),
-    zero_stages=frozenset((0, 2, 3)),
+    zero_stages=frozenset((0, 3)),
     schedules=frozenset(),
     offloads=frozenset(("none", "parameters")),
     # Its offload_wrapper is save_on_cpu, which copies on the stream that computes (pytorch/pytorch#106360, #175421).

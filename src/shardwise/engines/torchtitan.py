@@ -31,7 +31,7 @@ ENGINE = Engine(
     profile=PROFILE,
     states=TORCH_STATES,
     axes=frozenset(("tp", "cp", "pp", "ep")),
-    zero_stages=frozenset((0, 2, 3)),
+    zero_stages=frozenset((0, 3)),
     schedules=TORCH_SCHEDULES,
     # One switch, training.enable_cpu_offload, moves parameters, gradients and optimizer states together.
     offloads=frozenset(("none", "parameters")),
@@ -50,8 +50,6 @@ ENGINE = Engine(
     has_async_tensor_parallel=True,
     has_deepep=True,
     # FullAC and SelectiveAC wrap every block alike (distributed/activation_checkpoint.py).
-    # Without resharding FSDP still divides parameters again after the backward pass.
-    unnamed_stages=frozenset((2,)),
     program_choices=frozenset(("recompute_layers",)),
     source="pytorch/torchtitan@b5bcd76 config/configs.py, components/optimizer/optimizer.py, components/lora.py",
 )

@@ -58,7 +58,7 @@ def _trees(text: str, *, name: str, suffix: str) -> tuple[Document, ...]:
         trees = (_toml(text, name=name),)
     elif suffix in (".yaml", ".yml"):
         parts = [part for part in re.split(r"(?m)^---\s*$", text) if part.strip()]
-        trees = tuple(parse_plan_text(part, name=name, is_yaml=True) for part in parts)
+        trees = tuple(parse_plan_text(part, name=name, is_yaml=True, reads_aliases=True) for part in parts)
     else:
         trees = (parse_plan_text(text, name=name, is_yaml=False),)
     found = []

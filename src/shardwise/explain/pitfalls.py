@@ -175,12 +175,13 @@ def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
 
 
 def _zero_3_is_free_memory(case: _Case) -> Finding | None:
-    """Compares ZeRO stage 3 with stage 1: what the last bytes of memory cost in traffic and time."""
-    if case.base.plan.layout.zero_stage != 3:
+    """Compares ZeRO stage 3 with stage 1, or with parameters kept until backward: what the memory costs in time."""
+    layout = case.base.plan.layout
+    if layout.zero_stage != 3:
         return None
-    stage, first = 1, case.varied(layout=replace(case.base.plan.layout, zero_stage=1))
-    if first is None:
-        stage, first = 2, case.varied(layout=replace(case.base.plan.layout, zero_stage=2))
+    name, first = "ZeRO-1", case.varied(layout=replace(layout, zero_stage=1))
+    if first is None and layout.reshard_after_forward:
+        name, first = "FSDP without resharding", case.varied(layout=replace(layout, reshard_after_forward=False))
     if first is None:
         return None
     field = "memory.needed_bytes"
@@ -188,26 +189,25 @@ def _zero_3_is_free_memory(case: _Case) -> Finding | None:
     longer = compared("longer", case.base.told("", "time.step_s", "s"), first.told("", "time.step_s", "s"), "s")
     before_s = first.prediction.time.step_s
     sent = case.base.told("ZeRO-3 sends", payload_field(case.base.prediction), "traffic_bytes")
-    before = first.told(f"ZeRO-{stage} sends", payload_field(first.prediction), "traffic_bytes")
+    before = first.told(f"{name} sends", payload_field(first.prediction), "traffic_bytes")
     cost = f"{longer.text} longer" if longer.value > 0 else f"{format_seconds(-longer.value)} shorter"
     return _finding(
         "ZeRO-3 = free memory",
         "loose" if longer.value <= SAME_FRACTION * before_s else "wrong",
-        f"it saves {saved.text} a GPU over ZeRO-{stage} and sends {sent.value / before.value:.2f} times as many bytes "
+        f"it saves {saved.text} a GPU over {name} and sends {sent.value / before.value:.2f} times as many bytes "
         f"({sent.text}); the step is predicted {cost}.",
         (
             case.base.told("exposed with ZeRO-3", EXPOSED, "s"),
-            first.told(f"exposed with ZeRO-{stage}", EXPOSED, "s"),
+            first.told(f"exposed with {name}", EXPOSED, "s"),
             case.base.told("ZeRO-3 needs", field, "bytes"),
-            first.told(f"ZeRO-{stage} needs", field, "bytes"),
+            first.told(f"{name} needs", field, "bytes"),
             sent,
             before,
             saved,
             longer,
         ),
         "free only while computation hides the gathers: larger micro-batches, or fewer of them",
-        because=f"ZeRO-3 sends {pattern_words(case.base.prediction)}; ZeRO-{stage} sends "
-        f"{pattern_words(first.prediction)}",
+        because=f"ZeRO-3 sends {pattern_words(case.base.prediction)}; {name} sends {pattern_words(first.prediction)}",
     )
 
 

@@ -101,14 +101,16 @@ def decode_plan(data: bytes, *, name: str) -> str:
     return text
 
 
-def parse_plan_text(text: str, *, name: str, is_yaml: bool) -> Mapping[str, object]:
-    """The document as a mapping with text keys, without duplicates, aliases, absurd nesting, or NaN where it is read.
+def parse_plan_text(text: str, *, name: str, is_yaml: bool, reads_aliases: bool = False) -> Mapping[str, object]:
+    """The document as a mapping with text keys, without duplicates, absurd nesting, or NaN where it is read.
+
+    Aliases of YAML are refused, but in files of other tools, where they may repeat a few thousand values.
 
     Raises:
         PlanError: with the line where the text stops being a plan.
     """
     try:
-        tree = _parse_yaml(text, name=name) if is_yaml else load_json(text, name=name)
+        tree = _parse_yaml(text, name=name, reads_aliases=reads_aliases) if is_yaml else load_json(text, name=name)
     except RecursionError:
         _refuse_depth(name)
     if not isinstance(tree, Mapping):
@@ -159,7 +161,7 @@ def require_plain(tree: object, *, name: str) -> None:
     _refuse_depth(name)
 
 
-def _parse_yaml(text: str, *, name: str) -> object:
+def _parse_yaml(text: str, *, name: str, reads_aliases: bool) -> object:
     if len(text) > MAX_YAML_BYTES:
         raise PlanError(
             f"{name} is larger than {MAX_YAML_BYTES} bytes, the most a YAML plan has",
@@ -168,4 +170,4 @@ def _parse_yaml(text: str, *, name: str) -> object:
         )
     from shardwise.plan_file.yaml_text import load_yaml  # noqa: PLC0415 - yaml is slow to import and most plans are JSON
 
-    return load_yaml(text, name=name)
+    return load_yaml(text, name=name, reads_aliases=reads_aliases)

@@ -32,6 +32,8 @@ def _zero_stage_message(plan: Plan) -> str:
 
 def _zero_stage_candidates(plan: Plan) -> Iterable[Changes]:
     la = plan.layout
+    if la.zero_stage == 2:
+        yield (("zero_stage", 3), ("reshard_after_forward", False))
     for stage in nearest_first([stage for stage in ENGINES[plan.engine].zero_stages if stage], max(1, la.zero_stage)):
         yield (("zero_stage", stage),)
 
@@ -98,10 +100,12 @@ def _accelerate_replicas_candidates(plan: Plan) -> Iterable[Changes]:
 RULES = (
     Rule(
         name="engine-zero-stage",
-        engines=("torchtitan", "fsdp1", "accelerate"),
-        why="FSDP divides parameters (ZeRO-3) or keeps them gathered between forward and backward (ZeRO-2); it has no "
-        "ZeRO-1. torchtitan names unsharded data parallelism dp_replicate.",
-        source="torchtitan config/configs.py (fsdp_reshard_after_forward); torch ShardingStrategy",
+        engines=("torchtitan", "fsdp2", "fsdp1", "accelerate"),
+        why="FSDP divides parameters whenever nothing computes with them. What its users call ZeRO-2 (SHARD_GRAD_OP, "
+        "no resharding after forward) keeps gathered copies until backward: zero_stage 3 with reshard_after_forward "
+        "false. Beside it torch has ZeRO-1 alone, for a loop of one's own. torchtitan names unsharded data "
+        "parallelism dp_replicate.",
+        source="torch ShardingStrategy, distributed/fsdp/_fully_shard (post_backward); torchtitan config/configs.py",
         reads=("zero_stage", "dp_shard", "cp"),
         breaks=_breaks_zero_stage,
         message=_zero_stage_message,

@@ -112,6 +112,7 @@ class Space:
         if not len(found):
             raise no_degrees(self.bounds, self.question.cluster.num_gpus)
         self._require_micro_batch()
+        self._require_zero_stage()
         found, offload_choices = self._with_ways_to_offload(found)
         ones, zeros = constant(1, len(found)), constant(0, len(found))
         return Candidates(
@@ -254,6 +255,18 @@ class Space:
             fix=f"allow micro-batches that divide {batch}: {allowed}",
         )
 
+    def _require_zero_stage(self) -> None:
+        asked, engine = self.bounds.zero_stage, self.question.engine
+        offered = ENGINES[engine].zero_stages
+        if asked is None or offered.intersection(asked):
+            return
+        keeps = 2 in asked and 3 in offered
+        raise LayoutError(
+            f"{engine} has no zero_stage {', '.join(map(str, asked))}, only {', '.join(map(str, sorted(offered)))}",
+            code="engine-zero-stage",
+            fix="set zero_stage=3 and reshard_after_forward=false" if keeps else f"set zero_stage={max(offered)}",
+        )
+
     def _sequence_parallel_options(self, key: Key) -> Sequence[Key]:
         (tp,) = key
         if tp == 1:
@@ -328,7 +341,7 @@ class Space:
             is_plain = dp_replicate == 1 if self.question.model.is_moe else dp_shard == 1
             stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 else [])
         engine = ENGINES[self.question.engine]
-        allowed = self.bounds.zero_stage or engine.zero_stages - engine.unnamed_stages
+        allowed = self.bounds.zero_stage or engine.zero_stages
         stages = [stage for stage in stages if stage in allowed]
         if pp > 1 and is_native_engine(self.question) and dp_shard * cp > 1:
             stages = [stage for stage in stages if stage in (0, max(stages))]
