@@ -48,8 +48,8 @@ to 43 backward; ``2026-11-28-h100-dispatch.csv``). One virtual machine, where a 
 hosts differ by a factor of two either way."""
 HOST_PACES = (0.44, 1.45)
 """Time per kernel on a fast and on a slow host over the figures above. The slowest of those blocks took 48 us. A host
-that is no virtual machine issues in half the time: a bare in-place addition in 4 to 5 us instead of 7 to 11, 4 over 9 at
-the fastest."""
+that is no virtual machine issues in half the time: a bare in-place addition in 4 to 5 us instead of 7 to 11:
+4 over 9 at the fastest."""
 HOST_COMPILED_FORWARD_S = 60e-6
 HOST_COMPILED_BACKWARD_S = 36e-6
 """The same for blocks compiled one by one: fewer kernels, but guards and wrappers around them (54 and 67 us forward, 39
