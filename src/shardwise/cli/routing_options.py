@@ -25,7 +25,7 @@ ROUTING_SYNONYMS = {
 and the last is that of DeepSeek-V3's report."""
 _LOSS_HELP = "times the routers' auxiliary loss (default: the config's where its output_router_logits is on, else 0)"
 _BIAS_HELP = "what router biases move a step to even out the load, 0.001 in DeepSeek-V3 (default: 0)"
-_LOAD_HELP = "load of experts in metrics: the fullest over the mean by layer, or counts too (default: ratio with a loss or biases)"
+_LOAD_HELP = "load of experts in metrics: fullest over mean, or counts too (default: ratio beside a loss or rate)"
 
 
 def _routes_nothing(_: argparse.Namespace, plan: Plan) -> bool:
