@@ -233,6 +233,8 @@ class Throughput:
     hfu_fraction: float | None
     mfu_convention: str
     model_flop_per_step: Flop
+    attention_fraction: float
+    """Share of these FLOP that attention's scores and values take: the part that grows with the sequence."""
     peak_flop_per_s: FlopPerSecond
 
 

@@ -121,5 +121,6 @@ def test_a_switch_that_costs_and_saves_nothing_is_said():
     bare = replace(asked, recipe=replace(asked.recipe, recompute="none"))
     now, without = predict(asked), predict(bare)
     assert without.time.step_s < 0.995 * now.time.step_s
+    assert without.memory.needed_bytes == now.memory.needed_bytes
     said = [claim for claim in claims(asked) if claim.startswith("Recomputation (selective) costs")]
     assert len(said) == 1

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shlex
+from math import prod
 
 import pytest
 
@@ -51,6 +52,9 @@ def question_facts(plan, kernel):
 def answer_facts(row):
     memory, layout = row["prediction"]["memory"], row["plan"]["layout"]
     degrees = [f"--{name} {layout[name]}" for name in ("tp", "cp", "pp", "ep") if layout[name] > 1]
+    # One GPU has one rate: "257 tokens/s, 257 per GPU" says it twice.
+    num_gpus = prod(layout[name] for name in ("dp_replicate", "dp_shard", "tp", "cp", "pp"))
+    per = "tokens/s" if num_gpus == 1 else "per GPU"
     edge = memory["needed_bytes"] * memory["high_fraction"] > memory["capacity_bytes"]
     return [
         f"--dp-shard {layout['dp_shard']}",
@@ -58,7 +62,7 @@ def answer_facts(row):
         f"--micro-batch-size {row['plan']['recipe']['micro_batch_size']}",
         f"{memory['needed_bytes'] / GIB:.2f} of {memory['capacity_bytes'] / GIB:.2f} GiB",
         ": at the edge" if edge else ": fits",
-        f"{row['prediction']['throughput']['tokens_per_s_per_gpu']:,.0f} per GPU",
+        f"{row['prediction']['throughput']['tokens_per_s_per_gpu']:,.0f} {per}",
         f"MFU {100 * row['prediction']['throughput']['mfu_fraction']:.1f}%",
     ]
 

@@ -150,6 +150,7 @@ PREDICTION = Prediction(
         hfu_fraction=0.5,
         mfu_convention="6N + attention",
         model_flop_per_step=6.6e15,
+        attention_fraction=0.1,
         peak_flop_per_s=1e15,
     ),
     cost=CostPrediction(

@@ -6,8 +6,10 @@ import pytest
 
 from render.sample_answers import FOUND, NOT_FOUND
 from render.sample_records import PLAN, PREDICTION
+from shardwise.catalog import read_cluster
 from shardwise.layout import Layout
-from shardwise.render.first_screen import CHANGE_LINES, ScreenContext, plan_screen, what_if_screen
+from shardwise.render.answer_words import speed_words
+from shardwise.render.first_screen import CHANGE_LINES, ScreenContext, plan_screen, question_lines, what_if_screen
 from shardwise.render.layout_words import layout_words, short_words
 from shardwise.render.no_plan_screen import no_plan_screen
 from shardwise.render.terminal import TextStyle
@@ -144,3 +146,45 @@ def test_a_layout_has_the_words_of_its_own_kind(layout, words, short):
     """FSDP that keeps its parameters after forward is not called ZeRO-3."""
     assert layout_words(layout) == words
     assert short_words(layout) == short
+
+
+def test_one_gpu_has_one_rate_and_small_rates_are_whole_numbers():
+    """It was "256.859 tokens/s, 257 per GPU"."""
+    rates = replace(PREDICTION.throughput, tokens_per_s=256.859, tokens_per_s_per_gpu=256.859)
+    assert "(1.75 to 2.50 s), 257 tokens/s, MFU" in speed_words(replace(PREDICTION, throughput=rates))
+    two = replace(rates, tokens_per_s=237.194, tokens_per_s_per_gpu=118.597)
+    assert "237 tokens/s, 119 per GPU" in speed_words(replace(PREDICTION, throughput=two))
+
+
+def test_attention_is_named_where_it_takes_most_of_the_work():
+    long = replace(PREDICTION, throughput=replace(PREDICTION.throughput, attention_fraction=0.948))
+    assert speed_words(long).endswith("; attention is 94.8% of the FLOP")
+    assert "attention" not in speed_words(PREDICTION)
+
+
+@pytest.mark.parametrize(
+    ("size", "cluster", "said"),
+    [
+        (30, "8xh100-sxm", "Only 2 of 8 GPUs can share 30 sequences evenly; 8 could share 32."),
+        (254, "32xh100-sxm", "Only 2 of 32 GPUs can share 254 sequences evenly; 32 could share 256."),
+        (32, "8xh100-sxm", ""),
+    ],
+)
+def test_a_batch_that_the_gpus_cannot_share_is_said_before_the_answer(size, cluster, said):
+    recipe = replace(PLAN.recipe, global_batch_size=size)
+    plan = replace(PLAN, cluster=read_cluster(cluster), recipe=recipe, layout=Layout(tp=2, cp=2, dp_shard=2))
+    lines = question_lines(plan, ScreenContext(), 80, place="here")
+    assert (said in [line.plain for line in lines]) if said else not any("share" in line.plain for line in lines)
+
+
+def test_rows_of_one_table_have_names_of_their_own():
+    """Two rows said "TP 8, optimizer+activations on host", one of them with everything recomputed."""
+    moved = replace(PLAN.recipe, offload="optimizer", activation_offload=True)
+    plans = [
+        replace(PLAN, layout=Layout(tp=8), recipe=replace(moved, micro_batch_size=size, recompute=mode))
+        for size, mode in ((1, "full"), (2, "selective"))
+    ]
+    shown = replace(CROWDED, alternatives=tuple(replace(BESIDE, plan=plan) for plan in plans))
+    rows = plan_screen(shown, ScreenContext(), style=TextStyle()).splitlines()
+    names = [row[:44].strip() for row in rows if row.startswith("  TP 8")]
+    assert len(names) == len(set(names)) == 2

@@ -81,6 +81,7 @@ def test_time_throughput_and_cost_have_the_keys_of_the_contract():
         "hfu_fraction",
         "mfu_convention",
         "model_flop_per_step",
+        "attention_fraction",
         "peak_flop_per_s",
     }
 

@@ -419,6 +419,12 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "deepspeed runs on no TPU v5p: it drives no accelerator of Google; torch_xla's FSDP and JAX's MaxText do",
         "set engine=accelerate",
     ),
+    "engine-accelerate-xla": (
+        make_plan(machine=made_by("Google", "TPU v5p"), engine="accelerate", layout=Layout(cp=2, dp_shard=4)),
+        "tp=1, cp=2 and dp_replicate=1 divide work on TPU v5p, where Accelerate has torch_xla's FSDP over all chips "
+        "and nothing else",
+        "set cp=1 and dp_shard=8",
+    ),
     "engine-forked-schedule": (
         make_plan(engine="megatron", layout=Layout(pp=4, zero_stage=1, schedule="zb-h1")),
         "schedule zb-h1 is not in megatron's main branch but in the fork sail-sg/zero-bubble-pipeline-parallelism",

@@ -64,6 +64,7 @@ def prediction(*, step_s, needed_gib, **components_s):
         hfu_fraction=0.4,
         mfu_convention="test",
         model_flop_per_step=1.0,
+        attention_fraction=0.1,
         peak_flop_per_s=1.0,
     )
     return Prediction(memory=memory, time=time, throughput=throughput, cost=None)

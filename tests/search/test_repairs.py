@@ -87,3 +87,12 @@ def test_a_fix_changes_a_bound_where_no_other_mends_the_rule(make_question):
     found = search(model=question.model, cluster=question.cluster, recipe=question.recipe, bounds=bounds)
     (too_deep,) = [group for group in found.rejected if group.rule == "layout-layers-over-pp"]
     assert set(dict(too_deep.changes)) & {"pp", "schedule"}
+
+
+def test_a_batch_nearby_comes_before_a_sequence_that_cp_divides(make_question):
+    """63 GPUs were told to take sequences of 8,190 tokens, or nothing at all; 252 instead of 256 sequences is the
+    answer."""
+    question = make_question(model="llama-3.1-8b", cluster="63xh100-sxm", seq_len=8192, global_batch_size=256)
+    found = search(model=question.model, cluster=question.cluster, recipe=question.recipe)
+    assert not found.plans
+    assert found.repairs[0].change == "global_batch_size=252"

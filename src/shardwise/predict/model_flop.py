@@ -62,5 +62,10 @@ def model_flop_per_token(
         has_whole_square: whether pairs that a causal mask hides are counted too, as many sources do.
     """
     per_param = FROZEN_FLOP_PER_PARAM if is_base_frozen else FULL_FLOP_PER_PARAM
-    attention = 3 * attention_forward_flop_per_sequence(model, seq_len, has_whole_square=has_whole_square) / seq_len
+    attention = attention_flop_per_token(model, seq_len=seq_len, has_whole_square=has_whole_square)
     return per_param * matmul_params(model) + attention
+
+
+def attention_flop_per_token(model: ModelSpec, *, seq_len: int, has_whole_square: bool = False) -> Flop:
+    """Training FLOP of one token in all attention cores: three forwards of them, which grow with the sequence."""
+    return 3 * attention_forward_flop_per_sequence(model, seq_len, has_whole_square=has_whole_square) / seq_len

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.predict.group_placement import placement_doubts
-from shardwise.predict.model_flop import mfu_convention, model_flop_per_token
+from shardwise.predict.model_flop import attention_flop_per_token, mfu_convention, model_flop_per_token
 from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime
 from shardwise.predict.step_parts import StepParts, own_s, step_parts
 from shardwise.predict.time_band import Ratios, band_ratios, independent_ratios, is_attention_doubted
@@ -126,6 +126,7 @@ def _throughput(plan: Plan, times: Sequence[StageTime], step_s: Seconds) -> Thro
     world = plan.layout.world_size
     is_frozen = plan.recipe.adapter != "none"
     per_token = model_flop_per_token(plan.model, seq_len=plan.recipe.document_len, is_base_frozen=is_frozen)
+    attention = attention_flop_per_token(plan.model, seq_len=plan.recipe.document_len)
     per_step = per_token * plan.tokens_per_step
     mfu = per_step / (step_s * world * peak) if peak else None
     forwards = 2 if is_frozen else 3  # that a step's own FLOP are worth
@@ -137,6 +138,7 @@ def _throughput(plan: Plan, times: Sequence[StageTime], step_s: Seconds) -> Thro
         hfu_fraction=None if mfu is None else mfu * (1 + _recomputed_fraction(times) / forwards),
         mfu_convention=f"{mfu_convention(plan.model, is_base_frozen=is_frozen)}{_packed(plan)}; dense {dtype} peak",
         model_flop_per_step=per_step,
+        attention_fraction=attention / per_token,
         peak_flop_per_s=peak,
     )
 

@@ -1,11 +1,15 @@
 """The figures of an answer on one line each: memory with its verdict, speed, and the whole run."""
 
-from shardwise.prediction import CostPrediction, Prediction, TimePrediction
+from shardwise.prediction import CostPrediction, Prediction, Throughput, TimePrediction
 from shardwise.render.names import gib_number
 from shardwise.search.what_if import WhatIf
 from shardwise.units import format_count, format_gib, format_percent, format_seconds, format_usd, format_utilisation
 
 AS_NOW = "as now"
+SHORT_RATE = 10_000
+"""Tokens per second below which every one is printed."""
+NOTABLE_ATTENTION_FRACTION = 0.5
+"""From this share of the FLOP on, a sequence a tenth longer costs over 5 % of the tokens per second."""
 
 
 def memory_words(prediction: Prediction) -> str:
@@ -32,11 +36,19 @@ def shown_words(prediction: Prediction) -> str:
 def speed_words(prediction: Prediction) -> str:
     """Step with its band, tokens per second of all GPUs and of one, and MFU."""
     throughput, time = prediction.throughput, prediction.time
-    step, rate = format_seconds(time.step_s), format_count(throughput.tokens_per_s)
-    return (
-        f"{step} a step ({_band_words(time)}), {rate} tokens/s, "
-        f"{throughput.tokens_per_s_per_gpu:,.0f} per GPU, MFU {format_utilisation(throughput.mfu_fraction)}"
-    )
+    step, rate = format_seconds(time.step_s), throughput.tokens_per_s
+    is_one = rate == throughput.tokens_per_s_per_gpu
+    per_gpu = "" if is_one else f", {throughput.tokens_per_s_per_gpu:,.0f} per GPU"
+    words = f"{rate:,.0f}" if is_one or rate < SHORT_RATE else format_count(rate)
+    mfu = format_utilisation(throughput.mfu_fraction)
+    return f"{step} a step ({_band_words(time)}), {words} tokens/s{per_gpu}, MFU {mfu}{_attention_words(throughput)}"
+
+
+def _attention_words(throughput: Throughput) -> str:
+    """Attention's share of the work where it decides how many tokens a second are trained: with longer sequences it
+    grows, and the rate falls though nothing else gets worse."""
+    share = throughput.attention_fraction
+    return f"; attention is {format_percent(share)} of the FLOP" if share >= NOTABLE_ATTENTION_FRACTION else ""
 
 
 def _band_words(time: TimePrediction) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from rich.text import Text
 
@@ -20,6 +21,7 @@ from shardwise.render.names import (
 )
 from shardwise.render.screen_lines import INDENT, MAX_LINES, UNBROKEN, Section, lines_of, screen_text, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle
+from shardwise.search.offers import better_shared_batch
 from shardwise.search.shortlist import Beside, Shortlist
 from shardwise.search.what_if import Sensitivity, WhatIf
 from shardwise.units import format_count, format_gib, format_percent, format_seconds
@@ -30,6 +32,7 @@ CHANGE_LINES = MAX_CHANGES
 """The what-ifs are printed after the rest, a line each."""
 FASTER_RATIO, SLOWER_RATIO = 1.01, 0.97
 """Changes between these ratios of tokens per second and GPU hardly change the answer."""
+MAX_LAYOUT_LINES = 3
 MAX_REASON_LINES = 4
 MAX_COMMAND_LINES = 2
 CONTINUED = " \\"
@@ -144,8 +147,24 @@ def question_lines(plan: Plan, context: ScreenContext, width: int, *, place: str
     return [
         *lines_of(f"{short_model_text(plan.model)} on {where}", width=width, most=2),
         *lines_of(", ".join(parts) + star, width=width, most=3, indent=""),
+        *lines_of(_unshared_words(plan), width=width, most=2, look="bold"),
         *lines_of("; ".join(calibration_lines(plan.cluster)), width=width, most=2),
     ]
+
+
+def _unshared_words(plan: Plan) -> str:
+    """The GPUs that can share the batch, and the nearest batch that more of them can; empty where there is none.
+
+    Whoever asks for 30 sequences on 8 GPUs gets a layout that nobody would run with 32.
+    """
+    nearest = better_shared_batch(plan)
+    if nearest is None:
+        return ""
+    size, num_gpus = plan.global_batch_size, plan.cluster.num_gpus
+    sharing, could = gcd(size, num_gpus), gcd(nearest, num_gpus)
+    return (
+        f"Only {sharing} of {num_gpus:,} GPUs can share {size:,} sequences evenly; {could:,} could share {nearest:,}."
+    )
 
 
 def recommendation_lines(
@@ -156,7 +175,7 @@ def recommendation_lines(
     figures = [("memory", memory_words(prediction)), ("speed", speed_words(prediction))]
     if prediction.cost is not None:
         figures.append(("run", run_words(prediction.cost)))
-    lines = lines_of(words, width=width, most=2, label=label, look=look)
+    lines = lines_of(words, width=width, most=MAX_LAYOUT_LINES, label=label, look=look)
     lines += lines_of(options_text(plan), width=width, most=3, label=INDENT, look="dim")
     for name, text in figures:
         lines += _figure_lines(name, text, width)
@@ -185,12 +204,18 @@ def plan_name(plan: Plan, width: int | None = None) -> str:
 
     Where it is wider than the width, blanks go first, then the micro-batch, then what is recomputed.
     """
+    return _names(plan, width)[0]
+
+
+def _names(plan: Plan, width: int | None = None) -> list[str]:
+    """The names that are no wider than the width, the fullest first; the shortest where none is."""
     layout, (recomputed, moved) = short_words(plan.layout), kept_words(plan.recipe)
-    size = f"mb {plan.recipe.micro_batch_size}"
-    tight = layout.replace(" + ", "+")
-    shorter = ((tight, recomputed, moved, size), (tight, recomputed, moved), (tight, moved), (tight, recomputed))
-    names = [", ".join(filter(None, parts)) for parts in ((layout, recomputed, moved, size), *shorter, (tight,))]
-    return next((name for name in names if width is None or len(name) <= width), names[-1])
+    size, tight = f"mb {plan.recipe.micro_batch_size}", layout.replace(" + ", "+")
+    short = moved.replace("optimizer", "opt").replace("activations", "act")
+    shorter = ((tight, recomputed, moved), (tight, recomputed, short), (tight, moved, size), (tight, moved))
+    parts = ((layout, recomputed, moved, size), (tight, recomputed, moved, size), *shorter, (tight, recomputed))
+    names = [", ".join(filter(None, words)) for words in parts]
+    return [name for name in names if width is None or len(name) <= width] or [tight]
 
 
 def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]:
@@ -200,13 +225,15 @@ def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]
     name_width = width - FIGURES_WIDTH
     title = "Alternatives (mb: micro-batch size)"
     heading = f"{title[:name_width]:<{name_width}}{'GiB':>7}{'step':>11}{'differs':>8}"
-    lines = [Text(heading[:width], style="bold")]
+    lines, seen = [Text(heading[:width], style="bold")], set[str]()
     for one in alternatives:
-        name = plan_name(one.plan, name_width - len(INDENT))
+        names = _names(one.plan, name_width - len(INDENT))
+        name = next((name for name in names if name not in seen), names[0])
+        seen.add(name)
         (line,) = lines_of(name, width=name_width, most=1, label=INDENT)
         gib, step = gib_number(one.prediction.memory.needed_bytes), format_seconds(one.prediction.time.step_s)
         edge = "" if one.prediction.fit == "fits" else " at edge"
-        row = f"{line.plain:<{name_width}}{gib:>7}{step:>11}{one.step_ratio - 1:>+8.1%}{edge}"
+        row = f"{line.plain:<{name_width}}{gib:>7}{step:>11}{round(one.step_ratio - 1, 3) + 0.0:>+8.1%}{edge}"
         lines.append(Text(row[:width]))
     return lines
 

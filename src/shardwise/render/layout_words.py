@@ -59,15 +59,19 @@ def recipe_words(plan: Plan) -> str:
     """A recipe in words: its recomputation, its micro-batch, and the tensors that it keeps on the host."""
     recipe = plan.recipe
     most = "a stage" if plan.layout.pp > 1 else f"of {plan.model.num_hidden_layers}"
-    layers = f" of {recipe.recompute_layers} layers {most}" if recipe.recompute_layers else ""
+    layers = f" of {_layers_text(recipe.recompute_layers)} {most}" if recipe.recompute_layers else ""
     kept = "nothing recomputed" if recipe.recompute == "none" else f"{recipe.recompute} recomputation{layers}"
     moved = moved_words(plan)
     return f"{kept}, micro-batch {recipe.micro_batch_size}{f', {moved} on the host' if moved else ''}"
 
 
+def _layers_text(count: int) -> str:
+    return "1 layer" if count == 1 else f"{count} layers"
+
+
 def kept_words(recipe: Recipe) -> tuple[str, str]:
     """What is recomputed, and what lives on the host, in the words that a row has room for; empty for nothing."""
-    layers = f"{recipe.recompute_layers} layers" if recipe.recompute_layers else "all"
+    layers = _layers_text(recipe.recompute_layers) if recipe.recompute_layers else "all"
     modes = {"none": "", "selective": f"{layers} partly recomputed", "full": f"{layers} recomputed"}
     states = {"none": "", "optimizer": "optimizer", "parameters": "weights", "nvme": "weights (drives)"}
     moved = "+".join(filter(None, (states[recipe.offload], "activations" if recipe.activation_offload else "")))

@@ -18,6 +18,8 @@ from shardwise.units import format_count, format_gib
 
 _ALWAYS_SHOWN = frozenset({"dp_shard", "zero_stage", "tp", "pp"})
 RECIPE_IN_TITLE = ("seq_len", "micro_batch_size", "precision", "optimizer", "recompute")
+OWN_KERNELS = {"Google": "a fused kernel of XLA", "Intel": "a fused kernel of Intel's"}
+"""The fused attention of makers for whose parts nobody wrote FlashAttention-2."""
 QUESTION_FIELDS = ("seq_len", "global_batch_size", "precision", "optimizer")
 
 
@@ -121,8 +123,16 @@ def recompute_text(recipe: Recipe) -> str:
 
 
 def attention_text(plan: Plan) -> str:
-    """The kernel that computes attention, as ``attention by cuDNN``; empty for a model without attention."""
-    return f"attention by {ATTENTION_KERNELS[attention_kernel(plan)].title}" if plan.model.attention else ""
+    """The kernel that computes attention, as ``attention by cuDNN``; empty for a model without attention.
+
+    FlashAttention-2 is written for NVIDIA's and AMD's parts; those of other makers have a kernel of their own, which is
+    predicted like it.
+    """
+    if not plan.model.attention:
+        return ""
+    kernel = attention_kernel(plan)
+    vendor = OWN_KERNELS.get(plan.cluster.gpu.vendor, "") if kernel == "fa2" else ""
+    return f"attention by {vendor or ATTENTION_KERNELS[kernel].title}"
 
 
 def engine_text(plan: Plan) -> str:

@@ -17,6 +17,7 @@ from shardwise.render.first_screen import (
 from shardwise.render.names import cluster_text, gib_number
 from shardwise.render.screen_lines import DEEPER, INDENT, MAX_LINES, Section, lines_of, screen_text, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle
+from shardwise.search.one_pass import TOO_BIG
 from shardwise.search.records import ClosestPlan, MissedTargets, Relief, SearchResult, TargetChange
 from shardwise.units import format_gib, format_seconds, format_usd
 
@@ -38,7 +39,7 @@ def no_plan_screen(result: SearchResult, context: ScreenContext, *, style: TextS
         sections = _closest_sections(result.closest, context, width)
         changes = [relief.change for relief in result.closest.reliefs]
     else:
-        sections = _refused_sections(result, width)
+        sections = _refused_sections(result, context, width)
         changes = [relief.change for relief in result.repairs]
     room = MAX_LINES - sum(map(len, sections)) - 1
     return screen_text([*sections, [*_retry_lines(changes, context, width, room), hint_line(width)]], style=style)
@@ -90,11 +91,18 @@ def _closest_sections(closest: ClosestPlan, context: ScreenContext, width: int) 
     ]
 
 
-def _refused_sections(result: SearchResult, width: int) -> list[Section]:
-    most = result.rejected[:2]
+def _refused_sections(result: SearchResult, context: ScreenContext, width: int) -> list[Section]:
+    """The question, the rules that it breaks (what the first repair mends stands first), and what has a plan."""
+    changes = [relief.change for relief in result.repairs[:1]]
+    broken = [group for group in result.rejected if group.rule != TOO_BIG]
+    most = sorted(broken, key=lambda group: group.fix.removeprefix("set ") not in changes)[:2]
+    or_big = "" if len(broken) == len(result.rejected) else " or does not fit"
+    asked = result.question
+    question = [] if asked is None else question_lines(asked, context, width, place=cluster_text(asked.cluster))
     return [
+        question,
         [
-            Text("No plan: every layout breaks a rule of validity.", style="bold red"),
+            Text(f"No plan: every layout breaks a rule of validity{or_big}.", style="bold red"),
             *(
                 line
                 for group in most

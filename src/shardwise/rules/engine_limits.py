@@ -178,6 +178,31 @@ def _vendor_candidates(plan: Plan) -> Iterable[Changes]:
         yield (("engine", name),)
 
 
+def _breaks_xla(plan: Plan) -> bool:
+    la = plan.layout
+    divides = (la.tp > 1) | (la.cp > 1) | (la.dp_replicate > 1) & (la.zero_stage > 0)
+    return plan.cluster.gpu.vendor == "Google" and bool(divides)
+
+
+def _xla_message(plan: Plan) -> str:
+    la = plan.layout
+    return (
+        f"tp={la.tp}, cp={la.cp} and dp_replicate={la.dp_replicate} divide work on {plan.cluster.gpu.name}, where "
+        "Accelerate has torch_xla's FSDP over all chips and nothing else"
+    )
+
+
+def _xla_candidates(plan: Plan) -> Iterable[Changes]:
+    yield (
+        ("tp", 1),
+        ("cp", 1),
+        ("dp_replicate", 1),
+        ("dp_shard", plan.layout.world_size // plan.layout.pp),
+        ("sequence_parallel", False),
+        ("zero_stage", 3),
+    )
+
+
 RULES = (
     Rule(
         name="engine-accelerator",
@@ -194,6 +219,18 @@ RULES = (
         breaks=_breaks_vendor,
         message=_vendor_message,
         candidates=_vendor_candidates,
+    ),
+    Rule(
+        name="engine-accelerate-xla",
+        engines=("accelerate",),
+        why="On TPUs Accelerate wraps the model in torch_xla's own FSDP class; its parallelism config, which has "
+        "tensor and context parallelism and HSDP, builds meshes of torch's FSDP2, which XLA does not run.",
+        source="huggingface/accelerate accelerator.py (prepare_model: XlaFSDPv2 for DistributedType.XLA) and "
+        "parallelism_config.py; docs.pytorch.org/xla/release/r2.8/perf/fsdp_spmd.html",
+        reads=("tp", "cp", "dp_replicate", "zero_stage"),
+        breaks=_breaks_xla,
+        message=_xla_message,
+        candidates=_xla_candidates,
     ),
     Rule(
         name="engine-accelerate-no-pipeline",

@@ -88,8 +88,6 @@ SCHEDULE_KINDS: Mapping[ScheduleName, ScheduleKind] = MappingProxyType(
             overlaps_passes=True,
             least_microbatches_per_rank=2,
             filling="both ends",
-            # It holds parameters and gradients twice.
-            is_searched=False,
         ),
     }
 )

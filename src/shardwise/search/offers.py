@@ -22,7 +22,15 @@ from shardwise.search.records import RankedPlan
 from shardwise.search.token_batch import assumed_batch
 from shardwise.step.attention_kernel import attention_call, attention_kernel, engines_kernel
 
-__all__ = ["LEAST_GAIN_RATIO", "Offer", "free_offers", "rate_ratio", "size_offers", "type_offers"]
+__all__ = [
+    "LEAST_GAIN_RATIO",
+    "Offer",
+    "better_shared_batch",
+    "free_offers",
+    "rate_ratio",
+    "size_offers",
+    "type_offers",
+]
 
 LEAST_GAIN_RATIO = 1.03
 """Tokens per second: a change that brings less is not worth a line."""
@@ -176,6 +184,15 @@ def _shared_batch(question: Plan, now: RankedPlan, limits: SearchBounds) -> Iter
     best = (1 + now.price_fraction) * max(ratios, default=0.0)
     if best >= LEAST_GAIN_RATIO:
         yield Offer(change=f"global_batch_size={size}", question=changed, rate_ratio=best)
+
+
+def better_shared_batch(plan: Plan) -> int | None:
+    """The nearest batch that more GPUs can share, where the plan's own is shared by fewer than tensor parallelism
+    leaves to data parallelism; ``None`` otherwise."""
+    num_gpus = plan.cluster.num_gpus
+    if gcd(plan.global_batch_size, num_gpus) >= plan.layout.world_size // plan.layout.tp:
+        return None
+    return _nearest_shared(plan.global_batch_size, num_gpus)
 
 
 def _nearest_shared(size: int, num_gpus: int) -> int | None:

@@ -16,6 +16,7 @@ from shardwise.rules import find_errors
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, group_rows
 from shardwise.search.evaluation import FAMILY, KIND, Evaluation, Evaluator, best_first
+from shardwise.search.idle_switches import without_idle_switches
 from shardwise.search.pool import Pool
 from shardwise.search.price_list import MAX_LOSS_FRACTION, price_fraction
 from shardwise.search.records import Objective, Rejection, SearchSpace
@@ -26,7 +27,7 @@ from shardwise.search.too_big import way_out
 from shardwise.search.uneven_stages import spread_ratio
 from shardwise.units import format_gib
 
-__all__ = ["Found", "counted_modes", "find"]
+__all__ = ["TOO_BIG", "Found", "counted_modes", "find"]
 
 TOO_BIG = "memory-capacity"
 """The group of layouts that break no rule and do not fit."""
@@ -124,11 +125,11 @@ def _merged(parts: Sequence[Found]) -> Found:
 
 def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brief: bool) -> Found:
     """One pass in one precision."""
+    space = Space(question=question, bounds=bounds)
     found = screen(question, bounds, objective=objective)
     evaluator = Evaluator(found.pool, question=question)
     if len(found.pool):
-        least = Space(question=question, bounds=bounds).least_offload
-        order = _Order(pool=found.pool, step_s=found.step_s, question=question, least_offload=least)
+        order = _Order(pool=found.pool, step_s=found.step_s, question=question, least_offload=space.least_offload)
         if is_brief:
             evaluator.walk(order.by_time(order.step_s), max_fitting=bounds.max_predictions, max_per_family=1)
         else:
@@ -136,11 +137,11 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
             evaluator.spread_unevenly(most=SPREAD)
             if objective != "memory":
                 _predict_challengers(evaluator, order)
-                modes = counted_modes(Space(question=question, bounds=bounds))
-                evaluator.recompute_safely(modes=modes, most=MADE_SAFE)
+                evaluator.recompute_safely(modes=counted_modes(space), most=MADE_SAFE)
         if not evaluator.num_fitting:
             evaluator.walk(order.smallest(), max_fitting=OTHER_END, max_per_family=OTHER_END)
     evaluation = evaluator.result()
+    evaluation = replace(evaluation, fitting=without_idle_switches(evaluation.fitting, space=space))
     num_fitting = len(evaluation.fitting)
     num_considered = found.valid.considered + evaluation.num_uneven
     num_valid = found.num_valid + evaluation.num_uneven

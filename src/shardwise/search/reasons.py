@@ -47,7 +47,8 @@ def why_it_won(
         gpus = f"{winner.plan.cluster.num_gpus:,} GPUs are the fewest, in whole nodes, on which a layout was found. "
     found = f"{figure} with {rest}"
     if winner is best:
-        first = f"{adjective.capitalize()} of {num_layouts} layouts that fit" if num_layouts > 1 else "What fits"
+        kinds = f"{num_layouts} layouts" if num_layouts > 1 else "the variants"
+        first = f"{adjective.capitalize()} of {kinds} that fit"
         found = f"{first}: {found}"
     if memory.is_borderline:
         found += "; the device lies inside its memory band, so try it first"

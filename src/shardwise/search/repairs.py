@@ -18,6 +18,7 @@ FEW_PREDICTIONS = 4
 MAX_TRIED_SIZES = 6
 MAX_TRIED_NEAR = 2
 """Batches on either side of one that only layouts too big for the device divide; further ones hold no less."""
+NEAR_BATCH_FRACTION = 0.10
 BATCH_AXES = ("dp_replicate", "dp_shard", "micro_batch_size")
 
 
@@ -25,7 +26,7 @@ def repairs(
     question: Plan, bounds: SearchBounds, *, rejected: Sequence[Rejection] = (), objective: Objective = "step_time"
 ) -> tuple[Relief, ...]:
     """What the fix of a broken rule changes, another batch, fewer GPUs, free axes: the first of each kind that has a
-    plan."""
+    plan. A batch close to the one that was asked for stands first: it changes least of what is trained."""
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
     kinds = (
         mended_rules(question, few, rejected),
@@ -34,7 +35,13 @@ def repairs(
         free_axes(question, few),
     )
     firsts = (first_that_helps(kind, objective=objective) for kind in kinds)
-    return tuple(relief for relief in firsts if relief is not None)
+    helpful = (relief for relief in firsts if relief is not None)
+    return tuple(sorted(helpful, key=lambda relief: not _is_near_batch(relief, question)))
+
+
+def _is_near_batch(relief: Relief, question: Plan) -> bool:
+    size, asked = relief.plan.global_batch_size, question.global_batch_size
+    return 0 < abs(size - asked) <= NEAR_BATCH_FRACTION * asked
 
 
 def batch_repair(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_time") -> Relief | None:

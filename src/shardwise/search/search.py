@@ -64,6 +64,8 @@ def search(
     shown = with_all_stages((*ranked, *ranked_front(fitting, objective=objective)))
     plans, pareto = shown[: len(ranked)], shown[len(ranked) :]
     is_invalid = not fits and found.space.layouts_invalid == found.space.layouts_considered
+    closest = None if fits or is_invalid else closest_plan(question, limits, found, objective=objective)
+    is_hopeless = not fits and closest is None
     return SearchResult(
         objective=objective,
         bounds=asked,
@@ -71,8 +73,8 @@ def search(
         plans=plans,
         pareto=pareto,
         rejected=found.rejected,
-        closest=None if fits or is_invalid else closest_plan(question, limits, found, objective=objective),
-        repairs=repairs(question, limits, rejected=found.rejected, objective=objective) if is_invalid else (),
+        closest=closest,
+        repairs=repairs(question, limits, rejected=found.rejected, objective=objective) if is_hopeless else (),
         missed=missed_targets(question, limits, fits) if fits and not fitting else None,
         assumptions=_assumptions(question, recipe),
         question=question,

@@ -19,6 +19,8 @@ NEAR_RATIO = 1.5
 """Alternatives whose step is longer than this many times the recommended one come last."""
 EDGE_RATIO = 1.1
 """A plan at the edge of the device is shown instead of one that fits where that takes more than a tenth longer."""
+LEAST_SAVED_FRACTION = 0.02
+"""A slower plan of the same parallelism is worth a line where it needs this much less memory."""
 Feature: TypeAlias = tuple[bool | int | str, ...]
 """The values by which two plans count as the same kind."""
 
@@ -65,7 +67,7 @@ def shortlist(result: SearchResult) -> Shortlist | None:
     fastest = quickest if quickest.step_ratio < 1 else None
     taken = [recommended.plan] if fastest is None else [recommended.plan, fastest.plan]
     others = sorted(
-        (one for one in found if one.plan not in taken),
+        (one for one in found if one.plan not in taken and _helps(one, recommended)),
         key=lambda one: one.step_ratio * (EDGE_RATIO if one.prediction.memory.is_borderline else 1),
     )
     near = [one for one in others if one.step_ratio <= NEAR_RATIO]
@@ -100,10 +102,21 @@ def _take(
 
 def _kind(plan: Plan) -> Feature:
     """The axes of parallelism in use, what data parallelism divides, and what moves to the host."""
-    layout, recipe = plan.layout, plan.recipe
-    axes = (layout.dp_replicate, layout.tp, layout.cp, layout.pp, layout.ep)
-    stage = layout.zero_stage if layout.dp_shard > 1 else 0
-    return (*(degree > 1 for degree in axes), stage, recipe.offload, recipe.activation_offload)
+    return (*_axes(plan), plan.recipe.offload, plan.recipe.activation_offload)
+
+
+def _helps(one: Beside, recommended: RankedPlan) -> bool:
+    """Whether somebody may want a plan: it divides the work otherwise, takes less time, or needs less memory."""
+    needed, now = one.prediction.memory.needed_bytes, recommended.prediction.memory.needed_bytes
+    is_other = _axes(one.plan) != _axes(recommended.plan)
+    return is_other or one.step_ratio < 1 or needed < (1 - LEAST_SAVED_FRACTION) * now
+
+
+def _axes(plan: Plan) -> Feature:
+    """The axes of parallelism in use, and what data parallelism divides."""
+    layout = plan.layout
+    degrees = (layout.dp_replicate, layout.tp, layout.cp, layout.pp, layout.ep)
+    return (*(degree > 1 for degree in degrees), layout.zero_stage if layout.dp_shard > 1 else 0)
 
 
 def _recomputed(plan: Plan) -> Feature:
@@ -128,5 +141,6 @@ def _predicted_variants(result: SearchResult) -> Iterator[Beside]:
         if not result.bounds.allows(changes) or find_errors(plan):
             continue
         prediction = predict(plan)
-        if prediction.fits:
-            yield _beside(plan, prediction, recommended)
+        one = _beside(plan, prediction, recommended)
+        if prediction.fits and _helps(one, recommended):
+            yield one
