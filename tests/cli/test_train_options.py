@@ -13,7 +13,7 @@ from shardwise.cli.train_options import NUMBERS
 
 PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
 PROCESSORS = Path(__file__).parents[2] / "examples" / "two-cores.toml"
-TITLES = ("run", "data", "validation", "optimizer", "checkpoints", "watch")
+TITLES = ("run", "data", "validation", "optimizer", "experts", "checkpoints", "watch")
 TRAINING = Path(__file__).parents[2] / "docs" / "training.md"
 
 
@@ -41,6 +41,7 @@ def refusal(words, capsys, tmp_path) -> dict[str, str]:
         ("--timeout", "1e300", "a number from 1 to 10,000,000"),
         ("--profile-every", "0", "a whole number from 1 to 1,000,000,000,000"),
         ("--checkpoint-every", "1.5", "a whole number from 1 to 1,000,000,000,000"),
+        ("--router-aux-loss-coef", "-1", "a finite number of at least 0"),
         ("--keep", "0", "a whole number from 1 to 1,000,000,000,000"),
     ],
 )
@@ -72,6 +73,8 @@ def test_the_page_on_training_says_every_range():
         (["--async-checkpoints", "--export", "out"], "--async-checkpoints does nothing without --checkpoint-every"),
         (["--checkpoints", "states"], "--checkpoints does nothing without --checkpoint-every"),
         (["--keep", "3"], "--keep does nothing without --checkpoint-every"),
+        (["--expert-load", "counts"], "--expert-load does nothing in a model without routed experts"),
+        (["--router-aux-loss-coef", "0"], "--router-aux-loss-coef does nothing in a model without routed experts"),
         (["--tokenizer", "tokenizer.json"], "--tokenizer does nothing without --data"),
         (["--data-field", "body"], "--data-field does nothing without --data"),
         (["--packing", "documents"], "--packing does nothing without --data"),

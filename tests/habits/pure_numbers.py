@@ -122,6 +122,7 @@ TRAINING = {
     "original_seq_len",
     "seed",
     "step",
+    "router_aux_loss",
     "validation_loss",
     "validation_perplexity",
 }

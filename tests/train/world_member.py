@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from shardwise.step.native_engine import uses_ddp
 from shardwise.train.counting import CollectiveCounter, Counted
@@ -13,6 +14,9 @@ from shardwise.train.feed import open_feed
 from shardwise.train.job import Job
 from shardwise.train.loop import make_trainer
 from shardwise.train.mesh import make_mesh
+from shardwise.train.metrics import StepRecord
+from shardwise.train.router_balance import sparse_blocks_of
+from shardwise.train.routing import biases_of
 from shardwise.train.worker import run_job
 
 CPU = torch.device("cpu")
@@ -85,3 +89,19 @@ def count(job: Job) -> list[tuple[Counted, int]]:
         trainer.step()
     feed.close()
     return list(counter.calls.items())
+
+
+def records(job: Job) -> list[StepRecord]:
+    return run_job(job, device=CPU)[1]
+
+
+def bias_run(job: Job) -> tuple[list[float], list, dict[str, list[float]]]:
+    """Losses, counts of experts, and the biases of routers after the last step."""
+    trainer, records = run_job(job, device=CPU)
+    blocks = sparse_blocks_of(trainer.built.decoders)
+    biases = {
+        f"{layer}.{index}": (bias.full_tensor() if isinstance(bias, DTensor) else bias).flatten().tolist()
+        for layer, block in blocks.items()
+        for index, bias in enumerate(biases_of(block))
+    }
+    return [r.loss for r in records], [r.expert_counts for r in records], biases

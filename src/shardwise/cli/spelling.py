@@ -40,15 +40,20 @@ def _option(name: str, value: str, words: list[str]) -> str:
 
 
 def option_of_synonym(name: str) -> str:
-    """The option of what another tool calls it; empty when no field of a plan knows the name.
+    """The option of what another tool calls it; empty when nobody knows the name.
 
     >>> option_of_synonym("--tensor-model-parallel-size"), option_of_synonym("--tp-comm-overlap")
     ('--tp', '--async-tensor-parallel')
+    >>> option_of_synonym("--moe-aux-loss-coeff")
+    '--router-aux-loss-coef'
     """
+    from shardwise.cli.routing_options import ROUTING_SYNONYMS
     from shardwise.fields import plan_fields
     from shardwise.layout import Layout
     from shardwise.recipe import Recipe
 
+    if name in ROUTING_SYNONYMS:
+        return ROUTING_SYNONYMS[name]
     asked = name.removeprefix("--").replace("-", "_").lower()
     fields = (*plan_fields(Recipe), *plan_fields(Layout))
     return next((field.option for field in fields if name.startswith("--") and asked in field.synonyms), "")

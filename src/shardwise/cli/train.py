@@ -28,6 +28,7 @@ from shardwise.cli.options import (
 from shardwise.cli.output import stdout_style, write_line, write_note
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.recipe_file import keep_recipe, without_idle
+from shardwise.cli.routing_options import given_routing
 from shardwise.cli.train_options import NUM_KEPT, RUN_ROWS, add_run_options
 from shardwise.cli.validation_options import validation_spec
 
@@ -251,6 +252,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             is_merged=arguments.is_merged,
         ),
         optimizer=given_optimizer(arguments),
+        routing=given_routing(arguments),
         watch=WatchSpec(
             every_steps=arguments.profile_every or 0,
             is_memory_sampled=True,

@@ -8,6 +8,7 @@ from shardwise.ask.idle_options import ROUTING_ROW, IdleOption, IsIdle
 from shardwise.cli.data_options import DATA_ROWS, add_data_options
 from shardwise.cli.number_range import MANY_STEPS, NumberRange, add_number
 from shardwise.cli.optimizer_options import OPTIMIZER_NUMBERS, OPTIMIZER_ROWS, add_optimizer_options
+from shardwise.cli.routing_options import ROUTING_NUMBERS, ROUTING_ROWS, add_routing_options
 from shardwise.cli.validation_options import VALIDATION_NUMBERS, VALIDATION_ROWS, add_validation_options
 from shardwise.plan import Plan
 from shardwise.train.job import DeviceKind, Implementation
@@ -43,6 +44,7 @@ NUMBERS = {
     "--seed": NumberRange(min_value=0, max_value=MAX_SEED),
     **OPTIMIZER_NUMBERS,
     **VALIDATION_NUMBERS,
+    **ROUTING_NUMBERS,
     "--timeout": NumberRange(min_value=1, max_value=LONG_S, is_whole=False),
     "--profile-every": NumberRange(min_value=1, max_value=MANY_STEPS),
     "--checkpoint-every": NumberRange(min_value=1, max_value=MANY_STEPS),
@@ -166,6 +168,7 @@ RUN_ROWS = (
         )
     ),
     *OPTIMIZER_ROWS,
+    *ROUTING_ROWS,
     *DATA_ROWS,
     *VALIDATION_ROWS,
     *PLANNED_ROWS,
@@ -193,6 +196,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_data_options(parser.add_argument_group("data"))
     add_validation_options(parser.add_argument_group("validation"))
     add_optimizer_options(parser.add_argument_group("optimizer"))
+    add_routing_options(parser.add_argument_group("experts"))
     _add_checkpoint_options(parser.add_argument_group("checkpoints"))
     _add_watch_options(parser.add_argument_group("watch"))
 

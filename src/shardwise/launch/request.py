@@ -23,6 +23,7 @@ from shardwise.train.job import (
     Implementation,
     Job,
     OptimizerSpec,
+    RoutingSpec,
     Tuning,
     ValidationSpec,
     WatchSpec,
@@ -48,6 +49,7 @@ class TrainRequest:
     tuning: Tuning = field(default_factory=Tuning)
     watch: WatchSpec = field(default_factory=lambda: WatchSpec(is_memory_sampled=True))
     validation: ValidationSpec = field(default_factory=ValidationSpec)
+    routing: RoutingSpec = field(default_factory=RoutingSpec)
 
 
 def require_native(plan: Plan) -> None:
@@ -94,6 +96,7 @@ def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None
         tuning=request.tuning,
         watch=request.watch,
         validation=request.validation,
+        routing=request.routing,
         model_flop_per_token=throughput.model_flop_per_step / plan.tokens_per_step if throughput else 0.0,
         peak_flop_per_s=throughput.peak_flop_per_s if throughput and _is_planned_device(plan, request) else None,
         mfu_convention=throughput.mfu_convention if throughput else "",

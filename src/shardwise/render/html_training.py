@@ -153,6 +153,14 @@ def _curves(run: FinishedRun) -> Iterator[str]:
         guide=Guide(name="predicted", level=run.prediction.throughput.tokens_per_s_per_gpu),
         starts_at_zero=True,
     )
+    yield curves_svg(
+        [Curve(name="fullest expert over the mean", colour=SPEED, points=_fullest_experts(run))],
+        title="Load of the fullest expert over the mean, in the layer where it is most",
+        amount="{:.3g}".format,
+        guide=Guide(name="even", level=1.0),
+    )
+    aux = [Curve(name="auxiliary loss", colour=OTHER, points=_points(run, "router_aux_loss"))]
+    yield curves_svg(aux, title="Auxiliary loss of routers, without its coefficient", amount="{:.4g}".format)
     rate = [Curve(name="learning rate", colour=OTHER, points=_points(run, "learning_rate"))]
     yield curves_svg(rate, title="Learning rate", amount="{:.2g}".format, starts_at_zero=True)
     norm = [Curve(name="gradient norm", colour=TRAINED, points=_points(run, "gradient_norm"))]
@@ -162,6 +170,11 @@ def _curves(run: FinishedRun) -> Iterator[str]:
 def _points(run: FinishedRun, field: str) -> tuple[tuple[int, float], ...]:
     found = ((step["step"], step.get(field)) for step in run.steps)
     return tuple((step, float(value)) for step, value in found if isinstance(value, int | float))
+
+
+def _fullest_experts(run: FinishedRun) -> tuple[tuple[int, float], ...]:
+    found = ((step["step"], step.get("expert_load_ratios")) for step in run.steps)
+    return tuple((step, max(ratios.values())) for step, ratios in found if ratios)
 
 
 def _memory(run: FinishedRun) -> Iterator[str]:

@@ -17,10 +17,16 @@ def speed_text(record: Mapping[str, object]) -> str:
     loss, rate = record["loss"], float(str(record["tokens_per_s_per_gpu"]))
     mfu = record.get("mfu_fraction")
     said = f"loss {loss:.3f}" if isinstance(loss, float) else "no finite loss"
-    said = f"{said}{_skipped_text(record)}  {rate:,.0f} tokens/s/GPU"
+    said = f"{said}{_router_text(record)}{_skipped_text(record)}  {rate:,.0f} tokens/s/GPU"
     said = f"{said}  MFU {mfu:.1%}" if isinstance(mfu, float) else said
     peak = record.get("peak_allocated_bytes")
     return f"{said}  {format_gib(peak)}" if isinstance(peak, int) and peak else said  # CPUs count none
+
+
+def _router_text(record: Mapping[str, object]) -> str:
+    """The auxiliary loss of routers, which is no part of the loss before it; empty where none is added."""
+    loss = record.get("router_aux_loss")
+    return f"  router loss {loss:.3f}" if isinstance(loss, float) else ""
 
 
 def _skipped_text(record: Mapping[str, object]) -> str:

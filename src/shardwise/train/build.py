@@ -40,6 +40,8 @@ from shardwise.train.mesh import Mesh
 from shardwise.train.nf4 import pack_matrices
 from shardwise.train.parameters import TABLE
 from shardwise.train.recompute import recompute_blocks
+from shardwise.train.router_balance import watch_routers
+from shardwise.train.routing import RouterWatch
 from shardwise.train.stages import Chunk, chunks_of_rank
 from shardwise.train.tensor_parallel import PartGradient, divide_tensors
 from shardwise.train.torch_private import compile_as_whole_blocks
@@ -60,6 +62,8 @@ class Built:
     """Which tokens of every sequence this rank computes."""
     part_gradients: tuple[PartGradient, ...] = ()
     """Parameters whose gradients tp ranks add up."""
+    watch: RouterWatch | None = None
+    """What looks at the routers of this rank's blocks, where the model has some and somebody asks."""
 
 
 def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignModule | None = None) -> Built:
@@ -75,20 +79,24 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignMod
         _choose_products(foreign, job, device)
         _freeze(foreign, job)
         parts = divide_family(foreign, job, mesh, block_groups(job, mesh))
+        watch = watch_routers((foreign,), job, device)
         chunks = (_divided(foreign, job, mesh, device),)
-        return Built(chunks=chunks, decoders=(foreign,), positions=positions, part_gradients=parts)
+        return Built(chunks=chunks, decoders=(foreign,), positions=positions, part_gradients=parts, watch=watch)
     part_gradients: list[PartGradient] = []
     decoders = tuple(_decoder(job, mesh, chunk, positions) for chunk in chunks_of_rank(job, mesh.rank("pp")))
     for decoder in decoders:
         _choose_products(decoder, job, device)
         _freeze(decoder, job)
         part_gradients += divide_tensors(decoder, mesh)
+    watch = watch_routers(decoders, job, device)
     before = accumulate((len(list(decoder.blocks())) for decoder in decoders), initial=0)
     chunks = tuple(
         _divided(decoder, job, mesh, device, num_before=num_before)
         for decoder, num_before in zip(decoders, before, strict=False)
     )
-    return Built(chunks=chunks, decoders=decoders, positions=positions, part_gradients=tuple(part_gradients))
+    return Built(
+        chunks=chunks, decoders=decoders, positions=positions, part_gradients=tuple(part_gradients), watch=watch
+    )
 
 
 def weights_dtype(job: Job) -> torch.dtype:

@@ -15,6 +15,13 @@ from torch.distributed import ProcessGroup
 from shardwise.train.torch_private import collectives
 
 
+def world_sum(values: Tensor) -> Tensor:
+    """The sum over all ranks of the job, in place."""
+    if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        torch.distributed.all_reduce(values)
+    return values
+
+
 def gather_dim(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
     """Every rank's part side by side along ``dim``; backward sums the gradients and keeps this rank's part."""
     return _GatherDim.apply(x, dim, group)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from shardwise.train.decoder.experts import Experts, through_experts
+from shardwise.train.decoder.experts import Experts, find_route, through_experts
 from shardwise.train.decoder.groups import ALONE, BlockGroups, local
 
 __all__ = ["DividedTable", "FamilyExperts", "is_no_mask", "no_mask"]
@@ -72,6 +72,5 @@ class FamilyExperts(Experts):
         self, x_TD: Tensor, experts_TK: Tensor, weights_TK: Tensor
     ) -> Tensor:
         """``(T, D)`` to the same: tokens to experts, through them, back, and summed with their weights."""
-        return through_experts(
-            x_TD, weights_TK, experts_TK, num_experts=self.num_experts, compute=super().forward, group=self.groups.ep
-        )
+        route = find_route(experts_TK, self.num_experts)
+        return through_experts(x_TD, weights_TK, route, compute=super().forward, group=self.groups.ep)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from shardwise.train.parameters import Trained, local_part, world_sum
+from shardwise.train.exchange import world_sum
+from shardwise.train.parameters import Trained, local_part
 from shardwise.train.torch_private import foreach_copy, foreach_mul, foreach_norm
 
 NORM_EPSILON = 1e-6

@@ -20,6 +20,7 @@ from shardwise.train.loss import IGNORED_LABEL
 from shardwise.train.parameter_kinds import is_marked
 from shardwise.train.plain_head import PassedOn, plain_head
 from shardwise.train.pretrained.conversion import family_dtype
+from shardwise.train.routing import RouterWatch
 
 KERNELS: Mapping[Attention, str] = {"flash": "sdpa", "eager": "eager"}
 """transformers' names for the ways to compute attention; some of its models have the eager one alone."""
@@ -43,6 +44,10 @@ class TransformersDecoder(nn.Module):
 
         options = dict(fields)
         config = AutoConfig.for_model(options.pop("model_type"), **options)
+        self.adds_router_loss = bool(getattr(config, "output_router_logits", False))
+        """Whether the class would add its auxiliary loss; ``family_routing.py`` computes it instead."""
+        if self.adds_router_loss:
+            config.output_router_logits = False
         kernel = BLOCK_MASKS if has_block_masks and attention == "flash" else KERNELS[attention]
         with torch.device("meta"), WrittenNumbers():
             whole, untouched = (
@@ -66,6 +71,7 @@ class TransformersDecoder(nn.Module):
         self.compute_dtype = dtype
         """dtype of hidden states, and of masks that are added to scores."""
         self.groups = ALONE
+        self.watch: RouterWatch | None = None
         self.head_name = plain_head(whole)
         if self.head_name is not None:
             head = Head(whole.get_submodule(self.head_name).get_parameter("weight"))
@@ -113,7 +119,11 @@ class TransformersDecoder(nn.Module):
         ``next_after_B`` asks for the likeliest token after one place of each sequence instead.
         """
         options = self._places(ids_BS, document_places_BS)
+        if self.watch is not None:
+            self.watch.open()
         given_BS_ = self.whole[0](input_ids=ids_BS, use_cache=False, **options).logits
+        if self.watch is not None:
+            self.watch.close()
         if self.loss_head is not None:
             return self.loss_head(given_BS_, labels_BS, next_after_B)
         if next_after_B is not None:

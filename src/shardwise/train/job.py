@@ -21,6 +21,7 @@ DeviceKind = Literal["auto", "cuda", "cpu"]
 Packing = Literal["stream", "documents", "rows"]
 LossOn = Literal["completions", "all"]
 Overlong = Literal["cut", "truncate", "drop"]
+ExpertLoad = Literal["none", "ratio", "counts"]
 Decay = Literal["constant", "linear", "cosine", "wsd"]
 
 
@@ -147,6 +148,19 @@ class ValidationSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingSpec:
+    """How routers are taught to spread tokens over experts, and what is said of it."""
+
+    aux_loss_ratio: float | None = None
+    """Factor on the auxiliary loss of routers; ``None`` is the config's ``router_aux_loss_coef`` where its
+    ``output_router_logits`` is on, and otherwise 0."""
+    bias_update_ratio: float = 0.0
+    """How far biases before the choice of experts move in a step; 0 leaves them as they are."""
+    expert_load: ExpertLoad | None = None
+    """What metrics say of the load of experts; ``None`` is the ratio where a loss or biases even it out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One training run as its workers see it."""
 
@@ -176,6 +190,7 @@ class Job:
     tuning: Tuning = field(default_factory=Tuning)
     watch: WatchSpec = field(default_factory=WatchSpec)
     validation: ValidationSpec = field(default_factory=ValidationSpec)
+    routing: RoutingSpec = field(default_factory=RoutingSpec)
     model_flop_per_token: float = 0.0
     """FLOP per token for MFU: forward and backward without recomputation, as the prediction counts them."""
     peak_flop_per_s: float | None = None
@@ -239,6 +254,7 @@ def job_from_json(document: Mapping[str, Any]) -> Job:
         "tuning": Tuning(**values["tuning"]),
         "watch": WatchSpec(**values.get("watch", {})),
         "validation": ValidationSpec(**values.get("validation", {})),
+        "routing": RoutingSpec(**values.get("routing", {})),
         "chunk_layers": tuple(values["chunk_layers"]),
     }
     return Job(**{**values, **parts})

@@ -36,6 +36,8 @@ from shardwise.train.optimizers import (
 )
 from shardwise.train.parameters import Trained, tied_ends, trained_parameters, untrained_states
 from shardwise.train.passes import Passes, make_passes
+from shardwise.train.router_balance import sparse_blocks_of
+from shardwise.train.routing import RoutingSums
 from shardwise.train.sampling import Sampler, sample_object
 from shardwise.train.scaling import LossScale
 from shardwise.train.validation import Validation, Validator, make_validator, perplexity
@@ -74,6 +76,8 @@ class Trainer:
     progress: Progress = field(default_factory=Progress)
     learning_rate: float = 0.0
     """Learning rate of the newest step, for parameters that have no rate of their own."""
+    routing: RoutingSums | None = None
+    """What the routers of all ranks did in the newest step, where somebody asks."""
     parts: Mapping[ProcessGroup, list[nn.Parameter]] = field(default_factory=dict)
     """Parameters of which every rank of a group knows a part of the gradient."""
     ends: ProcessGroup | None = None
@@ -115,8 +119,12 @@ class Trainer:
             self.learning_rate = set_learning_rates(
                 self.optimizer, self.job.optimizer, step=num_taken, num_steps=self.job.num_steps
             )
+            watch = self.built.watch
+            self.routing = watch.end_step() if watch is not None else None
             if self.scale.accepts(loss=sums.loss, gradient_norm=sums.gradient_norm):
                 self._update(sums.gradient_factor)
+                if watch is not None and self.routing is not None:
+                    watch.move_biases(sparse_blocks_of(self.built.decoders), self.routing.load)
             self._drop_gradients()
         self.progress.step += 1
         return sums
@@ -257,6 +265,7 @@ def _record_later(
     job, step, scale = trainer.job, trainer.progress.step, replace(trainer.scale)
     values = torch.stack([sums.loss, sums.num_tokens, sums.gradient_norm, sums.num_stopping])
     values = values.to("cpu", non_blocking=True)
+    routing = trainer.routing.on_host() if trainer.routing is not None else None
     rate, data_wait_s = trainer.learning_rate, trainer.source.take_waited_s()
     peaks = (0, 0)
     if trainer.device.type == "cuda":
@@ -290,6 +299,7 @@ def _record_later(
             num_skipped_in_a_row=scale.num_skipped_in_a_row,
             validation_loss=found.loss if found else None,
             validation_perplexity=perplexity(found.loss) if found else None,
+            **(routing.said(job.routing.expert_load) if routing else {}),
         )
         return record, num_stopping > 0
 

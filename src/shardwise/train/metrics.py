@@ -5,7 +5,7 @@ Reading a value from the GPU waits for it, so the values of a step are read when
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -50,6 +50,18 @@ class StepRecord:
     validation_loss: float | None = None
     """Loss per token of the validation data after the step, where it was looked at."""
     validation_perplexity: float | None = None
+    router_aux_loss: float | None = None
+    """The auxiliary loss of routers without its coefficient; ``loss`` is without it. With K experts a token it is
+    K where routing is even."""
+    expert_load_ratios: Mapping[str, float] | None = None
+    """Tokens of the fullest expert over the mean, by the number of the layer."""
+    expert_counts: Mapping[str, Sequence[int]] | None = None
+    """Copies of tokens that each expert was sent in the step, by the number of the layer."""
+
+    @property
+    def fullest_expert_ratio(self) -> float | None:
+        """Tokens of the fullest expert over the mean, in the layer where that is most."""
+        return max(self.expert_load_ratios.values(), default=None) if self.expert_load_ratios else None
 
 
 CURVES = {
@@ -60,6 +72,8 @@ CURVES = {
     "num_skipped_steps": "train/num_skipped_steps",
     "validation_loss": "validation/loss",
     "validation_perplexity": "validation/perplexity",
+    "router_aux_loss": "experts/aux_loss",
+    "fullest_expert_ratio": "experts/fullest_over_mean",
     "step_s": "speed/step_s",
     "data_wait_s": "speed/data_wait_s",
     "tokens_per_s": "speed/tokens_per_s",
@@ -76,7 +90,8 @@ def points_of(record: StepRecord) -> dict[str, float]:
     values = {curve: getattr(record, field) for field, curve in CURVES.items()}
     parts = record.sample.get("components_s") if record.sample else None
     sampled = {f"sampled/{name}_s": s for name, s in parts.items()} if isinstance(parts, Mapping) else {}
-    return {curve: value for curve, value in (values | sampled).items() if value is not None}
+    layers = {f"experts/layer_{layer}": ratio for layer, ratio in (record.expert_load_ratios or {}).items()}
+    return {curve: value for curve, value in (values | sampled | layers).items() if value is not None}
 
 
 class Clock:

@@ -212,10 +212,3 @@ def _num_copies(parameter: Tensor, mesh: Mesh) -> int:
 def nbytes(tensors: Iterator[Tensor] | list[Tensor]) -> int:
     """Bytes of local tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def world_sum(values: Tensor) -> Tensor:
-    """The sum over all ranks of the job, in place."""
-    if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-        torch.distributed.all_reduce(values)
-    return values

@@ -61,7 +61,7 @@ class PlainPasses:
     """One micro-batch after the other through the whole model."""
 
     def __init__(self, built: Built, job: Job, *, device: torch.device) -> None:
-        self.model, self.layout = built.chunks[0], job.layout
+        self.model, self.layout, self.watch = built.chunks[0], job.layout, built.watch
         self.placed = Placed(built, job, device=device)
 
     def run(self, batches: Sequence[Batch], *, unit_ratio: float) -> tuple[Tensor, Tensor]:
@@ -74,9 +74,11 @@ class PlainPasses:
             begin_micro_batch(self.model, self.layout, is_last=is_last)
             with keep_gradients_here(self.model, is_last=is_last):
                 loss = self.model(ids, labels, **self.placed.document_places([batch]))
-                (loss * unit_ratio).backward()
+                num_labelled = (labels != IGNORED_LABEL).sum()
+                aux = self.watch.take_loss(num_labelled / self.layout.tp) if self.watch is not None else None
+                ((loss if aux is None else loss + aux) * unit_ratio).backward()
             loss_sum += loss.detach()
-            num_tokens += (labels != IGNORED_LABEL).sum()
+            num_tokens += num_labelled
         return loss_sum / self.layout.tp, num_tokens / self.layout.tp
 
     def evaluate(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:

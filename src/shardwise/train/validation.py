@@ -18,10 +18,10 @@ from shardwise.train.data.mixture import FilledUp
 from shardwise.train.data.order import SampleOrder
 from shardwise.train.data.samples import Samples
 from shardwise.train.data.validation import open_validation
+from shardwise.train.exchange import world_sum
 from shardwise.train.generation import Generator, open_generator
 from shardwise.train.job import Job
 from shardwise.train.mesh import Mesh
-from shardwise.train.parameters import world_sum
 from shardwise.train.passes import EvaluatingPasses
 
 __all__ = ["Validation", "ValidationState", "Validator", "make_validator", "perplexity"]

@@ -16,6 +16,7 @@ from shardwise.train.decoder.gated import gated, gated_down
 from shardwise.train.decoder.groups import ALONE, BlockGroups, local
 from shardwise.train.decoder.rotary import rotate
 from shardwise.train.document_mask import DocumentMask
+from shardwise.train.routing import Routing
 
 
 class Places(NamedTuple):
@@ -128,17 +129,23 @@ class Block(nn.Module):
         self.input_layernorm = RmsNorm(config.hidden_size, eps)
         self.self_attn = Attention(config)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, eps)
-        self.mlp: nn.Module = MoeFeedForward(config) if config.is_moe else FeedForward(config)
+        self.mlp: FeedForward | MoeFeedForward = MoeFeedForward(config) if config.is_moe else FeedForward(config)
+        self.tells_routing = False
+        """Whether the block gives beside its output how its router spread the tokens."""
 
     def join(self, groups: BlockGroups) -> None:
         """Work in these groups from now on."""
         self.self_attn.groups = groups
         self.mlp.groups = groups
 
-    def forward(self, x_BSD: Tensor, places: Places) -> Tensor:
-        """``(B, S, D)`` to the same."""
+    def forward(self, x_BSD: Tensor, places: Places) -> Tensor | tuple[Tensor, Routing]:
+        """``(B, S, D)`` to the same; a routing is an output, as nothing else leaves a block that is recomputed."""
         h_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), places)
-        return h_BSD + self.mlp(self.post_attention_layernorm(h_BSD))
+        normed_BSD = self.post_attention_layernorm(h_BSD)
+        if self.tells_routing and isinstance(self.mlp, MoeFeedForward):
+            out_BSD, routing = self.mlp.routed(normed_BSD)
+            return h_BSD + out_BSD, routing
+        return h_BSD + self.mlp(normed_BSD)
 
 
 def let_backward_write_over(block: nn.Module, names: frozenset[str]) -> None:

@@ -17,6 +17,7 @@ from shardwise.train.decoder.config import DecoderConfig
 from shardwise.train.decoder.gated import weighted_down
 from shardwise.train.decoder.groups import ALONE, local
 from shardwise.train.exchange import exchange_rows
+from shardwise.train.routing import Routing, Scores
 from shardwise.train.torch_private import grouped_mm
 
 
@@ -126,29 +127,36 @@ class MoeFeedForward(nn.Module):
         self.experts = Experts(config)
         self.num_experts = config.num_experts
         self.groups = ALONE
+        self.is_balanced = False
+        """Whether an auxiliary loss asks for the router's probabilities."""
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """``(B, S, D)`` to the same: tokens to experts, through them, back, and summed with their weights."""
+        return self.routed(x_BSD)[0]
+
+    def routed(self, x_BSD: Tensor) -> tuple[Tensor, Routing]:
+        """What ``forward`` gives, and how the router spread the tokens."""
         x_TD = x_BSD.flatten(0, 1)
-        weights_TK, experts_TK = self.gate(x_TD)
+        scores_TE = self.gate.scores(x_TD)
+        weights_TK, experts_TK = self.gate.chosen(scores_TE)
+        route = find_route(experts_TK, self.num_experts)
         out_TD = through_experts(
             x_TD,
             weights_TK,
-            experts_TK,
-            num_experts=self.num_experts,
+            route,
             compute=self.experts,
             group=self.groups.ep,
             weighs_inputs=self.groups.ep is None,
         )
-        return out_TD.view_as(x_BSD)
+        scores = Scores(route.counts, scores_TE.sum(0)) if self.is_balanced else None
+        return out_TD.view_as(x_BSD), Routing(route.counts, scores)
 
 
 def through_experts(
     x_TD: Tensor,
     weights_TK: Tensor,
-    experts_TK: Tensor,
+    route: Route,
     *,
-    num_experts: int,
     compute: Callable[..., Tensor],
     group: ProcessGroup | None,
     weighs_inputs: bool = False,
@@ -158,13 +166,11 @@ def through_experts(
     Args:
         x_TD: this rank's tokens.
         weights_TK: what the answer of each token's every expert counts.
-        experts_TK: those experts.
-        num_experts: of all ranks together.
+        route: to those experts, of all ranks together.
         compute: this rank's experts: rows that are sorted by expert, and how many each gets, to answers.
         group: the ranks that divide the experts; ``None`` when each has all.
         weighs_inputs: ``compute`` is given the weights of its rows as well, and multiplies by them; without a group.
     """
-    route = find_route(experts_TK, num_experts)
     weights_R = spread_copies(weights_TK.flatten(), route._replace(rows=route.rows.view(-1, 1)))
     copies_RD = spread_copies(x_TD, route)
     if weighs_inputs:
@@ -198,7 +204,14 @@ class Router(nn.Module):
 
     def forward(self, x_TD: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and experts of each token's copies, both ``(T, K)``."""
-        scores_TE = F.linear(x_TD, local(self.weight)).float().softmax(dim=-1)
+        return self.chosen(self.scores(x_TD))
+
+    def scores(self, x_TD: Tensor) -> Tensor:
+        """The probability of every expert, ``(T, E)``, in fp32."""
+        return F.linear(x_TD, local(self.weight)).float().softmax(dim=-1)
+
+    def chosen(self, scores_TE: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and experts of each token's copies, both ``(T, K)``."""
         weights_TK, experts_TK = scores_TE.topk(self.num_chosen, dim=-1)
         if self.normalises:
             weights_TK = weights_TK / weights_TK.sum(dim=-1, keepdim=True)

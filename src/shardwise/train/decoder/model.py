@@ -16,6 +16,7 @@ from shardwise.train.decoder.rotary import rotary_table
 from shardwise.train.document_mask import document_mask
 from shardwise.train.exchange import all_reduce_forward, all_reduced, gathered, reduce_scatter_dim
 from shardwise.train.loss import LossSettings, summed_token_loss
+from shardwise.train.routing import RouterWatch
 from shardwise.train.spread_vocabulary import Spread, share_of_sum, spread_lookup, tokens_of_all
 
 
@@ -120,6 +121,7 @@ class Decoder(nn.Module):
         self.model = Body(config, layers, is_first=is_first, is_last=is_last)
         self.lm_head = _head(config) if is_last else None
         self.tie()
+        self.watch: RouterWatch | None = None
         self.register_buffer("cosines", None, persistent=False)
         self.register_buffer("sines", None, persistent=False)
         self.register_buffer("positions", None, persistent=False)
@@ -175,6 +177,26 @@ class Decoder(nn.Module):
         cosines, sines = rotary_table(self.config.rope, head_dim=self.config.head_dim, positions=own)
         return Places(cosines=cosines, sines=sines, mask=document_mask(document_places_BS, self.positions))
 
+    def _through_blocks(self, x: Tensor, places: Places) -> Tensor:
+        watch = self.watch
+        if watch is None:
+            for block in self.model.layers.values():
+                x = block(x, places)
+            return x
+        watch.open()
+        for index, block in self.model.layers.items():
+            x, routing = block(x, places)
+            watch.note(int(index), routing)
+        watch.close()
+        return x
+
+    def watch_routers(self, watch: RouterWatch) -> None:
+        """Tell this watch of every router; before blocks are compiled."""
+        self.watch = watch
+        for block in self.model.layers.values():
+            block.tells_routing = True
+            block.mlp.is_balanced = watch.aux_loss_coef > 0
+
     def forward(
         self,
         x: Tensor,
@@ -190,8 +212,7 @@ class Decoder(nn.Module):
         places = self.places(document_places_BS)
         if self.model.embed_tokens is not None:
             x = self.model.embed_tokens(x)
-        for block in self.model.layers.values():
-            x = block(x, places)
+        x = self._through_blocks(x, places)
         if self.model.norm is not None:
             x = self.model.norm(x)
         if self.lm_head is None or (labels_BS is None and next_after_B is None):
