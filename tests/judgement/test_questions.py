@@ -104,7 +104,7 @@ def recommendation(answer):
     """Facts of the recommended plan, also about the plans that stand beside it."""
     rows = [facts_of(row["plan"], row["prediction"]) for row in rows_of(answer)]
     best, safe = rows[0], [row["step_s"] for row in rows if row["fit"] == "safely"]
-    slower = 100 * (best["step_s"] / min(safe) - 1) if safe else None
+    slower = 100 * (best["step_s"] / min(safe) - 1) if safe else 0.0  # nothing safe is faster
     return {**best, "slower_percent": slower, "alternatives": len(answer.get("plans", rows))}
 
 

@@ -18,7 +18,11 @@ def recommended(command):
     return facts_of(best["plan"], best["prediction"]), answer
 
 
-@pytest.mark.parametrize("engine", ["torchtitan", "fsdp2", "deepspeed"])
+NO_PARTS = "its file says no recomputation of some layers, so that tp=2 with none is 6 % faster than dp=8 with all"
+DEEPSPEED = pytest.param("deepspeed", marks=pytest.mark.xfail(reason=NO_PARTS, strict=True))
+
+
+@pytest.mark.parametrize("engine", ["torchtitan", "fsdp2", DEEPSPEED])
 def test_one_server_is_data_parallel_whatever_the_engine(engine):
     """It was dp=2 cp=2 pp=2 with stages of 17 and 15 layers."""
     best, _ = recommended(f"plan llama-3.1-8b 8xh100-sxm --engine {engine}")

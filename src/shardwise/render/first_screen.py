@@ -219,9 +219,9 @@ def _names(plan: Plan, width: int | None = None) -> list[str]:
 
 
 def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]:
-    """A heading and one line a plan."""
+    """A heading and one line a plan, or that there is none."""
     if not alternatives:
-        return []
+        return [Text("Alternatives: no plan of another kind was found to fit."[:width])]
     name_width = width - FIGURES_WIDTH
     title = "Alternatives (mb: micro-batch size)"
     heading = f"{title[:name_width]:<{name_width}}{'GiB':>7}{'step':>11}{'differs':>8}"
