@@ -295,10 +295,10 @@ def test_the_band_of_a_part_with_a_table_is_that_of_runs_never_reported():
 
 
 def test_the_pace_of_the_host_widens_the_band_of_steps_that_wait_for_it():
-    """Small blocks wait for kernels to be issued: hosts took 0.5 to 1.45 times the typical time for one."""
+    """Small blocks wait for kernels to be issued: hosts took 0.44 to 1.45 times the typical time for one."""
     time, _ = predict_time(plan_of(Layout(zero_stage=0, tp=8), seq_len=128, compile=False))
     low, high = time.step_low_s / time.step_s, time.step_high_s / time.step_s
-    assert 0.92 * 0.5 < low < 0.92 * 0.95
+    assert 0.92 * 0.44 < low < 0.92 * 0.95
     assert 1.13 * 1.1 < high < 1.13 * 1.45
 
 

@@ -174,6 +174,11 @@ def default_zero_stage(*, layout: Layout, recipe: Recipe, engine: EngineName) ->
 def _fill_zero_stage(
     layout: Layout, stated: dict[str, Value], recipe: Recipe, engine: EngineName, notes: list[str]
 ) -> Layout:
+    offered = ENGINES[engine].zero_stages
+    if stated.get("zero_stage") == 2 and 2 not in offered and 3 in offered and "reshard_after_forward" not in stated:
+        # FSDP's SHARD_GRAD_OP, which its users call ZeRO-2.
+        notes.append(f"zero_stage=2 of {engine} is zero_stage=3 with reshard_after_forward=false")
+        return replace(layout, zero_stage=3, reshard_after_forward=False)
     if "zero_stage" in stated:
         return layout
     stage = default_zero_stage(layout=layout, recipe=recipe, engine=engine)
