@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from rules.samples import llama_8b, make_plan
 from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.export import TARGETS, InexpressibleError, export_plan, same_work
 from shardwise.exchange.reading import planned_values, read_parsed
@@ -48,8 +49,8 @@ SAID = {
 }
 """Fields that each target has words for, over all values that its engine can run; the tests hold it to them."""
 UNSAID = {
-    "torchtitan": {"muon", "2", "1"},  # vpp=1 under a V-shaped schedule, which has two chunks
-    "torchtitan-recipe": {"muon", "2", "1"},
+    "torchtitan": {"muon", "2"},
+    "torchtitan-recipe": {"muon", "2"},
     "megatron": {"sgd", "lion", "muon"},
     "deepspeed": {"sgd-momentum", "muon", "bf16", "fp8-mixed"},
     "accelerate": {"sgd-momentum", "muon", "bf16", "2"},
@@ -173,3 +174,11 @@ def test_accelerate_shards_nothing_over_replicas_alone():
 def test_torchtitan_is_told_its_own_name_of_a_model_or_a_placeholder(model, name, flavor):
     text = text_of((model, "8xh100-sxm", {"seq_len": 4096}, {"dp_shard": 8}), "torchtitan")
     assert f'name = "{name}"\nflavor = "{flavor}"' in text
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "torchtitan-recipe"])
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_a_v_shaped_pipeline_is_written_whether_or_not_its_two_chunks_are_said(target, vpp):
+    layout = Layout(pp=4, vpp=vpp, schedule="zbv", reshard_after_forward=False)
+    asked = make_plan(llama_8b(), engine="torchtitan", num_gpus=4, layout=layout, global_batch_size=16, compile=False)
+    assert planned_values(read_back(export_plan(asked, to=target)))["vpp"] == 2

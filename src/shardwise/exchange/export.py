@@ -30,6 +30,8 @@ from shardwise.rules.changes import LAYOUT_FIELDS as CHANGED_LAYOUT
 from shardwise.rules.changes import apply_changes, complete, describe_changes
 from shardwise.rules.check import find_errors
 from shardwise.rules.defaults import fill_plan
+from shardwise.schedules.table import SCHEDULE_KINDS
+from shardwise.step.layer_placement import chunks_per_stage
 
 __all__ = ["RESUMED", "TARGETS", "InexpressibleError", "Target", "TextFile", "export_plan"]
 
@@ -107,8 +109,11 @@ def export_plan(plan: Plan, *, to: str) -> tuple[TextFile, ...]:
 
 
 def same_work(plan: Plan) -> Plan:
-    """The plan as its import says it: data ranks that divide nothing are replicas."""
+    """The plan as its import says it: data ranks that divide nothing are replicas, and a V-shaped pipeline has 2 chunks."""
     layout = plan.layout
+    if layout.pp > 1 and SCHEDULE_KINDS[layout.schedule].doubles_chunks:
+        layout = replace(layout, vpp=chunks_per_stage(layout))
+        plan = replace(plan, layout=layout)
     if layout.zero_stage > 0 or layout.dp_shard == 1:
         return plan
     return replace(plan, layout=replace(layout, dp_replicate=layout.data_parallel_size, dp_shard=1))
