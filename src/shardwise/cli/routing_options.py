@@ -47,7 +47,7 @@ def add_routing_options(group: "argparse._ArgumentGroup") -> None:
 
 
 def given_routing(arguments: argparse.Namespace) -> RoutingSpec:
-    """What the options say of routers."""
+    """The routing settings that the options ask for."""
     return RoutingSpec(
         aux_loss_ratio=arguments.router_aux_loss_coef,
         bias_update_ratio=arguments.router_bias_update_rate or 0.0,

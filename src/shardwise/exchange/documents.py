@@ -92,7 +92,7 @@ def _inner_documents(tree: Mapping[str, object], *, name: str) -> list[Document]
 
 
 def _commands(tree: object) -> Iterator[str]:
-    """What the containers of a job run, as lines of a script."""
+    """The commands of a job's containers, as lines of a script."""
     if isinstance(tree, Mapping):
         words = [*_words(tree.get("command")), *_words(tree.get("args"))]
         if words:

@@ -109,7 +109,7 @@ def export_plan(plan: Plan, *, to: str) -> tuple[TextFile, ...]:
 
 
 def same_work(plan: Plan) -> Plan:
-    """The plan as its import says it: data ranks that divide nothing are replicas, and a V-shaped pipeline has 2 chunks."""
+    """The plan as its import says it: idle data ranks are replicas, and V-shaped pipelines have two chunks."""
     layout = plan.layout
     if layout.pp > 1 and SCHEDULE_KINDS[layout.schedule].doubles_chunks:
         layout = replace(layout, vpp=chunks_per_stage(layout))

@@ -29,7 +29,7 @@ MODULES = {
     "decoder_vocab_size": "torchtitan.models.common.config_utils",
     "Trainer": "torchtitan.trainer",
 }
-"""Where main of 2026-08 (b5bcd76c) keeps the names that a recipe uses."""
+"""Modules in which main of 2026-08 (b5bcd76c) keeps the names that a recipe uses."""
 
 
 def recipe_text(plan: Plan, keys: Mapping[str, FactValue]) -> str:

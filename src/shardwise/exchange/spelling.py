@@ -50,7 +50,7 @@ def torchtitan_keys(plan: Plan) -> Keys:
 
 
 def _resharding(layout: Layout) -> str:
-    """When FSDP divides parameters again: torchtitan does by default after forward, and not in pipelines."""
+    """torchtitan's word for when FSDP divides parameters again: by default after forward, and never in pipelines."""
     if layout.reshard_after_forward == (layout.pp == 1):
         return "default"
     return "always" if layout.reshard_after_forward else "never"

@@ -70,7 +70,7 @@ class Finding:
     suggestion: str = ""
     """Empty when there is nothing to do."""
     judged: Claim | None = None
-    """What is often said about it, with the verdict; ``None`` where the finding is about no such sentence."""
+    """A sentence often said about it, with the verdict; ``None`` where the finding is about no such sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What each family assumes for the fields that a config omits or leaves null.
+"""The values that each family assumes for fields that a config omits or leaves null.
 
 The table is ``catalog/models/family_defaults.json``.
 """

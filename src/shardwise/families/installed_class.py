@@ -86,7 +86,7 @@ def class_model(fields: Fields, model_type: str) -> ModelSpec | None:
 
 
 def _answer(fields: Fields) -> dict[str, object] | None:
-    """What the process says; ``None`` where it ends without a word."""
+    """Ask a process of its own to build the class; ``None`` where it ends without an answer."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", BUILDER],

@@ -26,7 +26,7 @@ DEFAULT_TOWER_SENTENCE = "the config has no vision_config, so the tower of the c
 NO_AUDIO_SENTENCE = "the audio tower under audio_config is not counted"
 
 TiedBy = Literal["wrapper", "either", "text", "nobody"]
-"""Whose ``tie_word_embeddings`` counts: that of the wrapper, of ``text_config``, of either or of neither."""
+"""The config whose ``tie_word_embeddings`` counts: the wrapper, its ``text_config``, either or neither."""
 
 Projector = Callable[[ModelConfig, Tower, int], Weights]
 """Weights between the tower and the language model, from the wrapper's config, the tower and the language width."""

@@ -36,7 +36,7 @@ HOST_BOUND_RATIO = 1.02
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """What the kernels of a part that follow it take, over what their tables say (:func:`follows_its_part`)."""
+    """Ratio of timed to tabled seconds of the kernels that follow their part (:func:`follows_its_part`)."""
 
     predicted_s: Seconds
     forward_ratio: float
@@ -339,7 +339,7 @@ def _kernel_counts(point: BlockPoint, cluster: Cluster) -> KernelCounts:
 
 @cache
 def _part_ratios(cluster: Cluster, *, is_compiled: bool) -> PartRatios:
-    """What blocks and tables took over what their kernels take by the calibration's own tables; tables ran eagerly."""
+    """Ratio of seconds that blocks and tables took to those of their kernels in the calibration; tables ran eagerly."""
     calibration = cluster.calibration
     if calibration is None:
         return PartRatios()

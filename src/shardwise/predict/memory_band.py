@@ -19,7 +19,7 @@ QUANTISED: Fractions = (0.95, 1.48)
 for longer or shorter. Our own trainer's are met like its other runs (``benchmarks/results/2026-11-30-h200-cells.md``).
 """
 WHOLE_DEVICE: Fractions = (0.92, 1.36)
-"""What tools show of the whole device, with caches and whatever else lies on it: 84 readings."""
+"""Band of readings of the whole device, with caches and whatever else lies on it: 84 readings."""
 
 
 def memory_band(plan: Plan) -> Fractions:

@@ -85,12 +85,12 @@ class FinishedRun:
     plan: Plan
     prediction: Prediction
     measured: Mapping[str, Any]
-    """What ``measurement.json`` holds."""
+    """The contents of ``measurement.json``."""
     used: tuple[Utilisation, ...]
     steps: Sequence[Mapping[str, Any]]
     """The lines of ``metrics.jsonl`` that led to the end."""
     recipe: Mapping[str, Any]
-    """What ``recipe.json`` holds."""
+    """The contents of ``recipe.json``."""
     folder: Path
 
 

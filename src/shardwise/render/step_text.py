@@ -1,4 +1,4 @@
-"""What is said of one step of a run, on a bar and in a log: its loss, its speed, its memory, and what was looked at."""
+"""The words for one step of a run, on a bar and in a log: its loss, speed and memory, and what was looked at."""
 
 from collections.abc import Mapping
 
@@ -42,7 +42,7 @@ def validation_text(record: Mapping[str, object]) -> str:
 
 
 def exposed_text(record: Mapping[str, object]) -> str:
-    """What a step that was looked into says of its communication; empty for the others."""
+    """The words for the communication of a step that was profiled; empty for the others."""
     sample = record.get("sample")
     exposed = sample.get("exposed_communication_fraction") if isinstance(sample, Mapping) else None
     return f"  exposed {exposed:.1%}" if isinstance(exposed, float) else ""

@@ -161,7 +161,7 @@ def _engines(question: Plan) -> Iterator[Changes]:
 
 
 def _predicted(changed: Plan, now: RankedPlan) -> float | None:
-    """What a changed plan gains; ``None`` where it breaks a rule or does not fit."""
+    """Tokens/s per GPU of a changed plan over those of now; ``None`` where it breaks a rule or does not fit."""
     if find_errors(changed):
         return None
     prediction = predict(changed)
@@ -227,7 +227,7 @@ def _sizes(cluster: Cluster, limits: SearchBounds) -> Iterator[tuple[str, Cluste
 
 
 def _on_size(changed: Plan, now: RankedPlan) -> float | None:
-    """What the recommended layout gains with more or fewer data-parallel ranks; ``None`` where they do not divide."""
+    """The ratio of rates with more or fewer data-parallel ranks; ``None`` where the layout cannot take them."""
     layout, num_gpus = now.plan.layout, changed.cluster.num_gpus
     model_parallel = layout.tp * layout.cp * layout.pp
     if num_gpus % model_parallel:

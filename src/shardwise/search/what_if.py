@@ -1,5 +1,5 @@
-"""What binds the recommended plan and what would change it: free switches, a batch that GPUs share, more memory, the
-next GPU type, a server more or less, and a dead GPU."""
+"""The limit of the recommended plan, and changes that would move it: free switches, a batch that GPUs share, more
+memory, the next GPU type, a server more or less, and a dead GPU."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,5 @@
-"""What is issued kernel by kernel where nothing compiles it: rounding to 8 bits, unpacking of 4-bit weights, adapters
-beside matrices.
+"""Operations issued kernel by kernel where nothing compiles them: rounding to 8 bits, unpacking of 4-bit weights,
+adapters beside matrices.
 
 Bytes are counted over the lines of ``train/fp8.py``, ``train/nf4.py``, ``train/lora.py`` and peft's
 ``tuners/lora/layer.py``: what each kernel reads and writes of a tensor. Compiled, the same lines become one or two

@@ -63,7 +63,7 @@ class Built:
     part_gradients: tuple[PartGradient, ...] = ()
     """Parameters whose gradients tp ranks add up."""
     watch: RouterWatch | None = None
-    """What looks at the routers of this rank's blocks, where the model has some and somebody asks."""
+    """Watch the routers of this rank's blocks, where the model has some and the job asks for it."""
 
 
 def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignModule | None = None) -> Built:

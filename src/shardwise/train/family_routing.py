@@ -1,4 +1,4 @@
-"""What the routers of a model of transformers do, heard where the class calls its routers and its experts.
+"""Listen to the routers of a model that transformers builds, where its class calls routers and experts.
 
 transformers' own ``output_router_logits`` takes a mask that is not two-dimensional for one of padding, and balances the
 tokens of one rank.
@@ -85,7 +85,7 @@ def _routers(block: nn.Module, routers: tuple[tuple[type, int], ...]) -> Iterato
 
 
 class _Heard:
-    """What one block's router did in the pass under way."""
+    """Scores and choices of one block's router in the pass under way."""
 
     def __init__(self, watch: RouterWatch, layer: int) -> None:
         self.watch, self.layer = watch, layer

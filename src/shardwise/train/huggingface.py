@@ -135,7 +135,7 @@ class TransformersDecoder(nn.Module):
         )
 
     def _places(self, ids_BS: Tensor, places_BS: Tensor | None) -> dict[str, Any]:
-        """Where tokens stand and whom they see, where the class would not find it out by itself.
+        """Positions and masks of tokens, where the class would not work them out by itself.
 
         It knows no documents, and under sequence parallelism it sees a part of the sequence alone.
         """

@@ -157,7 +157,7 @@ class RoutingSpec:
     bias_update_ratio: float = 0.0
     """How far biases before the choice of experts move in a step; 0 leaves them as they are."""
     expert_load: ExpertLoad | None = None
-    """What metrics say of the load of experts; ``None`` is the ratio where a loss or biases even it out."""
+    """How metrics report the load of experts; ``None`` means the ratio where a loss or biases even it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ class Trainer:
     learning_rate: float = 0.0
     """Learning rate of the newest step, for parameters that have no rate of their own."""
     routing: RoutingSums | None = None
-    """What the routers of all ranks did in the newest step, where somebody asks."""
+    """The record of all ranks' routers in the newest step, where the job asks for it."""
     parts: Mapping[ProcessGroup, list[nn.Parameter]] = field(default_factory=dict)
     """Parameters of which every rank of a group knows a part of the gradient."""
     ends: ProcessGroup | None = None

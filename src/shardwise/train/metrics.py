@@ -54,13 +54,13 @@ class StepRecord:
     """The auxiliary loss of routers without its coefficient; ``loss`` is without it. With K experts a token it is
     K where routing is even."""
     expert_load_ratios: Mapping[str, float] | None = None
-    """Tokens of the fullest expert over the mean, by the number of the layer."""
+    """Ratio of the fullest expert's tokens to the mean, by the number of the layer."""
     expert_counts: Mapping[str, Sequence[int]] | None = None
     """Copies of tokens that each expert was sent in the step, by the number of the layer."""
 
     @property
     def fullest_expert_ratio(self) -> float | None:
-        """Tokens of the fullest expert over the mean, in the layer where that is most."""
+        """Ratio of the fullest expert's tokens to the mean, in the layer where it is highest."""
         return max(self.expert_load_ratios.values(), default=None) if self.expert_load_ratios else None
 
 
@@ -86,7 +86,7 @@ CURVES = {
 
 
 def points_of(record: StepRecord) -> dict[str, float]:
-    """What a step adds to each curve."""
+    """The point that a step adds to each curve."""
     values = {curve: getattr(record, field) for field, curve in CURVES.items()}
     parts = record.sample.get("components_s") if record.sample else None
     sampled = {f"sampled/{name}_s": s for name, s in parts.items()} if isinstance(parts, Mapping) else {}

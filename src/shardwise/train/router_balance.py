@@ -32,7 +32,7 @@ def sparse_blocks_of(decoders: Sequence[nn.Module]) -> dict[int, nn.Module]:
 
 
 def watch_routers(decoders: Sequence[nn.Module], job: Job, device: torch.device) -> RouterWatch | None:
-    """What watches the routers of these decoders, told of by their blocks; ``None`` where there is nothing to see.
+    """A watch over the routers of these decoders, which their blocks report to; ``None`` where there is no router.
 
     Raises:
         LayoutError: an auxiliary loss over all layers is asked for, of which pipeline stages see their own alone.

@@ -33,7 +33,7 @@ the first in DeepSeek-V3 and most others, the second in LFM2 and AFMoE."""
 
 
 class Scores(NamedTuple):
-    """What the auxiliary loss asks of one router in one forward pass."""
+    """The sums that the auxiliary loss needs of one router in one forward pass."""
 
     counts: Tensor
     """``(E,)``: tokens that have the expert among the K of highest probability."""
@@ -51,7 +51,7 @@ class Routing(NamedTuple):
 
 
 class RoutingSums(NamedTuple):
-    """What the routers of all ranks did in one step."""
+    """The routing of all ranks in one step."""
 
     load: Tensor
     """``(L, E)``: copies that each expert was sent; zeros for layers without experts."""
@@ -65,7 +65,7 @@ class RoutingSums(NamedTuple):
         return RoutingSums(self.load.to("cpu", non_blocking=True), moved)
 
     def said(self, asked: ExpertLoad | None) -> Said:
-        """What a step's record says; to be read when the device has got that far."""
+        """The values for a step's record; reading them waits for the device."""
         said: Said = {} if self.aux_loss is None else {"router_aux_loss": self.aux_loss.item()}
         if asked == "none":
             return said
@@ -122,7 +122,7 @@ class RouterWatch:
         self._newest, self._is_open = {}, True
 
     def note(self, layer: int, routing: Routing) -> None:
-        """What the router of a layer did in this forward pass; what recomputation says again is not heard."""
+        """Take the report of a layer's router in a forward pass; reports that recomputation repeats are left out."""
         if self._is_open:
             self._newest[layer] = routing
 
@@ -165,7 +165,7 @@ class RouterWatch:
         return (self.aux_loss_coef * tokens.squeeze() * own).float()
 
     def end_step(self) -> "RoutingSums":
-        """What the routers of all ranks did since the step began; the next step counts anew."""
+        """Return the routing of all ranks since the step began, and count anew for the next step."""
         load_LE = world_sum(self.load_LE.clone()) / self.num_copies
         aux = self._aux[0] / self._aux[1].clamp(min=1) if self.aux_loss_coef else None
         self.load_LE.zero_()

@@ -1,4 +1,4 @@
-"""What rank 0 of a run that nobody follows prints of its steps; ``shardwise train`` shows the same on a bar."""
+"""Lines that rank 0 prints of its steps where no ``shardwise train`` follows the run and shows a bar."""
 
 import sys
 import time

@@ -195,7 +195,7 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: All
 
 
 def _open_recorders(job: Job, step: int) -> tuple[Recorder, ...]:
-    """What is told of every step. TensorBoard's library is imported when a run asks for it: it may not be installed."""
+    """Open the writers that hear of every step; TensorBoard's library is imported only where a run asks for it."""
     found: list[Recorder] = []
     if LIFE_VARIABLE not in os.environ:  # a launcher shows the steps itself
         found.append(StepLines(num_steps=job.num_steps))

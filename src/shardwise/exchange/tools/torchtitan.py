@@ -148,7 +148,7 @@ def _tokens(view: View, pp: int) -> Iterator[Claim]:
 
 
 def _converters(view: View) -> Iterator[Claim]:
-    """What changes the model before it is built: 8-bit products and adapters."""
+    """Claims of the converters, which change the model before it is built: 8-bit products and adapters."""
     part = re.compile(r"model_spec\.converters\.\d+\.kind")
     kinds = {key: view.text(key) for key in view.by_key if part.fullmatch(key)}
     narrow = [key for key, name in kinds.items() if name.startswith(("float8", "mxfp8"))]

@@ -43,7 +43,7 @@ class Linear(nn.Module):
         return F.linear(x, local(self.weight), self.own_bias())
 
     def own_bias(self) -> Tensor | None:
-        """What this rank adds to its outputs."""
+        """The bias that this rank adds to its outputs."""
         if self.bias is None or self.bias_fraction == 1:
             return None if self.bias is None else local(self.bias)
         return local(self.bias) * self.bias_fraction

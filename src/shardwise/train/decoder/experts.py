@@ -22,7 +22,7 @@ from shardwise.train.torch_private import grouped_mm
 
 
 class Route(NamedTuple):
-    """Where the copies of tokens stand once rows are sorted by expert; copies are numbered token by token."""
+    """The places of token copies once rows are sorted by expert; copies are numbered token by token."""
 
     copies: Tensor
     """``(R,)``: the copy that stands in each row."""
@@ -135,7 +135,7 @@ class MoeFeedForward(nn.Module):
         return self.routed(x_BSD)[0]
 
     def routed(self, x_BSD: Tensor) -> tuple[Tensor, Routing]:
-        """What ``forward`` gives, and how the router spread the tokens."""
+        """Return the output of ``forward``, and how the router spread the tokens."""
         x_TD = x_BSD.flatten(0, 1)
         scores_TE = self.gate.scores(x_TD)
         weights_TK, experts_TK = self.gate.chosen(scores_TE)
