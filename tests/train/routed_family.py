@@ -24,9 +24,11 @@ def both_losses(model_type):
     """Ours, the class's, and the gradients of both by the name of the parameter."""
     decoder = family_decoder(model_type, output_router_logits=True)
     chosen, coefficient = num_chosen(decoder), config_loss_coef(decoder)
+    blocks = sparse_blocks(decoder)
     watch = RouterWatch(
+        blocks=blocks,
         num_layers=4,
-        num_experts=num_experts(next(iter(sparse_blocks(decoder).values()))),
+        num_experts=num_experts(next(iter(blocks.values()))),
         num_chosen=chosen,
         num_copies=1,
         aux_loss_coef=1.0,

@@ -17,8 +17,9 @@ LOG_3 = 1.0986122886681098
 
 
 def watch_of(**given):
-    settings = {"num_layers": 2, "num_experts": 2, "num_chosen": 1, "num_copies": 1, "device": torch.device("cpu")}
-    return RouterWatch(**{**settings, "aux_loss_coef": 0.5, "bias_update_rate": 0.0, **given})
+    sizes = {"num_layers": 2, "num_experts": 2, "num_chosen": 1, "num_copies": 1}
+    settings = {"blocks": {}, **sizes, "aux_loss_coef": 0.5, "bias_update_rate": 0.0, "device": torch.device("cpu")}
+    return RouterWatch(**{**settings, **given})
 
 
 def as_result(steps):
@@ -77,7 +78,7 @@ def test_biases_of_full_experts_fall_and_those_of_empty_ones_rise_by_the_rate():
     block = nn.Module()
     block.register_buffer("e_score_correction_bias", torch.tensor([0.5, 0.0, 0.0, 0.0]))
     load = torch.tensor([[9.0, 1.0, 6.0, 8.0], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
-    watch_of(num_experts=4, bias_update_rate=0.25).move_biases({0: block}, load)
+    watch_of(blocks={0: block}, num_experts=4, bias_update_rate=0.25).move_biases(load)
     assert block.e_score_correction_bias.tolist() == [0.25, 0.25, 0.0, -0.25]
 
 

@@ -69,7 +69,7 @@ def watch_family(decoder: TransformersDecoder, watch: RouterWatch) -> None:
     """Tell a watch of every router; before blocks are compiled, and after ranks divided the experts."""
     decoder.watch = watch
     routers = recorded_routers(decoder.whole[0])
-    for layer, block in sparse_blocks(decoder).items():
+    for layer, block in watch.blocks.items():
         heard = _Heard(watch, layer)
         experts = experts_of(block)
         assert experts is not None

@@ -36,7 +36,6 @@ from shardwise.train.optimizers import (
 )
 from shardwise.train.parameters import Trained, tied_ends, trained_parameters, untrained_states
 from shardwise.train.passes import Passes, make_passes
-from shardwise.train.router_balance import sparse_blocks_of
 from shardwise.train.routing import RoutingSums
 from shardwise.train.sampling import Sampler, sample_object
 from shardwise.train.scaling import LossScale
@@ -124,7 +123,7 @@ class Trainer:
             if self.scale.accepts(loss=sums.loss, gradient_norm=sums.gradient_norm):
                 self._update(sums.gradient_factor)
                 if watch is not None and self.routing is not None:
-                    watch.move_biases(sparse_blocks_of(self.built.decoders), self.routing.load)
+                    watch.move_biases(self.routing.load)
             self._drop_gradients()
         self.progress.step += 1
         return sums

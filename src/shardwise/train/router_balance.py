@@ -57,6 +57,7 @@ def watch_routers(decoders: Sequence[nn.Module], job: Job, device: torch.device)
     if not (coef or spec.bias_update_ratio or spec.expert_load in ("ratio", "counts")):
         return None
     watch = RouterWatch(
+        blocks=blocks,
         num_layers=_num_layers(decoders[0]),
         num_experts=num_experts(next(iter(blocks.values()))),
         num_chosen=_num_chosen(decoders[0]),

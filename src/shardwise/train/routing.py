@@ -99,6 +99,7 @@ class RouterWatch:
     def __init__(
         self,
         *,
+        blocks: Mapping[int, nn.Module],
         num_layers: int,
         num_experts: int,
         num_chosen: int,
@@ -107,6 +108,8 @@ class RouterWatch:
         bias_update_rate: float,
         device: torch.device,
     ) -> None:
+        self.blocks = blocks
+        """The blocks of this rank with experts, by their place in the model."""
         self.num_experts, self.num_chosen = num_experts, num_chosen
         self.num_copies = num_copies
         """Ranks that route the same tokens: those of a tensor-parallel group without sequence parallelism."""
@@ -172,7 +175,7 @@ class RouterWatch:
         self._aux = torch.zeros_like(self._aux)
         return RoutingSums(load_LE, aux)
 
-    def move_biases(self, blocks: Mapping[int, nn.Module], load_LE: Tensor) -> None:
+    def move_biases(self, load_LE: Tensor) -> None:
         """Raise the bias of each expert that was sent fewer copies than the mean, and lower that of each with more.
 
         ``b_i += u * sign(mean - load_i)``, once a step, over the tokens of all ranks.
@@ -183,7 +186,7 @@ class RouterWatch:
             return
         steps_LE = self.bias_update_rate * (load_LE.mean(dim=1, keepdim=True) - load_LE).sign()
         with torch.no_grad():
-            for layer, block in blocks.items():
+            for layer, block in self.blocks.items():
                 for bias in biases_of(block):
                     _add(bias, steps_LE[layer])
 
