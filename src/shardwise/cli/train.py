@@ -336,7 +336,7 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     with step_bar(total=job.num_steps) as on_step:
         measured = run_lives(job, on_step=on_step, plan=plan, lease=lease, say=write_note)
     used = used_by(plan, prediction, measured)
-    report = write_report(job.folder, plan=plan, prediction=prediction, measured=measured)
+    report = write_report(job.folder, plan=plan, prediction=prediction, measured=measured, used=used)
     if arguments.is_json:
         answer = {"ok": True, "run_folder": str(job.folder), "inputs": beginning(job), "measurement": measured}
         answer["report"] = str(report)
