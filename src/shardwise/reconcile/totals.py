@@ -90,7 +90,7 @@ def reconcile(plan: Plan, prediction: Prediction, measured: MeasuredTotals) -> R
     """Every quantity that both sides state."""
     rows = (
         *(row for row in _totals(prediction, measured) if row.measured_amount > 0),
-        *_memory_parts(prediction, measured),
+        *memory_parts(prediction, measured),
         *_time_parts(plan, prediction, measured),
         *_collectives(prediction, measured),
     )
@@ -137,8 +137,8 @@ def _totals(prediction: Prediction, measured: MeasuredTotals) -> Iterator[Reconc
             )
 
 
-def _memory_parts(prediction: Prediction, measured: MeasuredTotals) -> Iterator[ReconciledRow]:
-    """Components of the ledger that the run states."""
+def memory_parts(prediction: Prediction, measured: MeasuredTotals) -> Iterator[ReconciledRow]:
+    """The components of the ledger that the run states, predicted beside measured."""
     predicted = {entry.component: entry.num_bytes for entry in prediction.memory.worst.components}
     for name, found in measured.component_bytes:
         if name in predicted:

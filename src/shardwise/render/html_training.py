@@ -9,7 +9,8 @@ from typing import Any
 from shardwise.ledger import PHASES
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
-from shardwise.reconcile.totals import ReconciledRow
+from shardwise.reconcile.measured import totals_of_measurement
+from shardwise.reconcile.totals import memory_parts
 from shardwise.reconcile.utilisation import Utilisation
 from shardwise.render.names import cluster_text, layout_text, model_text
 from shardwise.render.svg_memory import COMPONENT_COLOURS
@@ -186,19 +187,7 @@ def _memory(run: FinishedRun) -> Iterator[str]:
     else:
         rows.sort(key=lambda row: PHASES.index(row[0]))
         yield f"<p class='note'>{PHASES_NOTE}</p>\n<figure>\n{phases_svg(rows)}</figure>"
-    parts = memory.get("components_bytes") or {}
-    both = [
-        ReconciledRow(
-            quantity=entry.component,
-            unit="bytes",
-            predicted_amount=entry.num_bytes,
-            measured_amount=parts[entry.component],
-            low_amount=None,
-            high_amount=None,
-        )
-        for entry in worst.components
-        if parts.get(entry.component)
-    ]
+    both = list(memory_parts(run.prediction, totals_of_measurement(run.measured)))
     if both:
         colours = {str(part): colour for part, colour in COMPONENT_COLOURS.items()}
         picture = pair_svg(both, colours=colours, amount=format_gib)
