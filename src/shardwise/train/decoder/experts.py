@@ -146,7 +146,6 @@ class MoeFeedForward(nn.Module):
             route,
             compute=self.experts,
             group=self.groups.ep,
-            weighs_inputs=self.groups.ep is None,
         )
         scores = Scores(route.counts, scores_TE.sum(0)) if self.is_balanced else None
         return out_TD.view_as(x_BSD), Routing(route.counts, scores)
@@ -159,7 +158,6 @@ def through_experts(
     *,
     compute: Callable[..., Tensor],
     group: ProcessGroup | None,
-    weighs_inputs: bool = False,
 ) -> Tensor:
     """``(T, D)`` to the same: copies of tokens go to their experts, and their answers back to a weighted sum.
 
@@ -167,15 +165,15 @@ def through_experts(
         x_TD: this rank's tokens.
         weights_TK: what the answer of each token's every expert counts.
         route: to those experts, of all ranks together.
-        compute: this rank's experts: rows that are sorted by expert, and how many each gets, to answers.
+        compute: this rank's experts: rows that are sorted by expert, and how many each gets, to answers; without a
+            group it is given the weights of its rows as well, and multiplies by them.
         group: the ranks that divide the experts; ``None`` when each has all.
-        weighs_inputs: ``compute`` is given the weights of its rows as well, and multiplies by them; without a group.
     """
     weights_R = spread_copies(weights_TK.flatten(), route._replace(rows=route.rows.view(-1, 1)))
     copies_RD = spread_copies(x_TD, route)
-    if weighs_inputs:
+    if group is None:
         return sum_copies(compute(copies_RD, route.counts, weights_R), route)
-    answers_RD = compute(copies_RD, route.counts) if group is None else _exchanged(copies_RD, route, compute, group)
+    answers_RD = _exchanged(copies_RD, route, compute, group)
     return sum_copies(answers_RD * weights_R.unsqueeze(-1).type_as(answers_RD), route)
 
 
