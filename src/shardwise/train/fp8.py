@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from shardwise.errors import RecipeError
 from shardwise.train.decoder.blocks import Linear
-from shardwise.train.decoder.groups import local
+from shardwise.train.decoder.groups import local, part_of_bias
 from shardwise.train.torch_private import scaled_mm
 
 WEIGHTS, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
@@ -40,7 +40,7 @@ class Fp8Linear(Linear):
         """``(..., in)`` to ``(..., out)``."""
         out: Tensor = _Fp8Product.apply(x.flatten(0, -2), local(self.weight))
         out = out.unflatten(0, x.shape[:-1])
-        bias = self.own_bias()
+        bias = part_of_bias(self.bias, self.bias_fraction)
         return out if bias is None else out + bias
 
 

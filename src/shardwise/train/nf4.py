@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor, Shard
 
-from shardwise.train.decoder.groups import local
+from shardwise.train.decoder.groups import local, part_of_bias
 from shardwise.train.exchange import all_reduced
 
 NF4 = (
@@ -120,9 +120,8 @@ class QuantisedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(..., in)`` to ``(..., out)``."""
         out: Tensor = _QuantisedProduct.apply(x, local(self.weight), self.pairs, self.own_in_features)
-        if self.bias is None:
-            return out
-        return out + (local(self.bias) if self.bias_fraction == 1 else local(self.bias) * self.bias_fraction)
+        bias = part_of_bias(self.bias, self.bias_fraction)
+        return out if bias is None else out + bias
 
 
 def _as_divided(packed: Tensor, dense: DTensor) -> DTensor:

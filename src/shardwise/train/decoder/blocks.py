@@ -13,7 +13,7 @@ from shardwise.train.context_parallel import causal_attention
 from shardwise.train.decoder.config import DecoderConfig
 from shardwise.train.decoder.experts import MoeFeedForward
 from shardwise.train.decoder.gated import gated, gated_down
-from shardwise.train.decoder.groups import ALONE, BlockGroups, local
+from shardwise.train.decoder.groups import ALONE, BlockGroups, local, part_of_bias
 from shardwise.train.decoder.rotary import rotate
 from shardwise.train.document_mask import DocumentMask
 from shardwise.train.routing import Routing
@@ -40,13 +40,7 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(..., in)`` to ``(..., out)``."""
-        return F.linear(x, local(self.weight), self.own_bias())
-
-    def own_bias(self) -> Tensor | None:
-        """The bias that this rank adds to its outputs."""
-        if self.bias is None or self.bias_fraction == 1:
-            return None if self.bias is None else local(self.bias)
-        return local(self.bias) * self.bias_fraction
+        return F.linear(x, local(self.weight), part_of_bias(self.bias, self.bias_fraction))
 
 
 class RmsNorm(nn.Module):

@@ -56,6 +56,13 @@ def local(weight: Tensor) -> Tensor:
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
+def part_of_bias(bias: Tensor | None, fraction: float) -> Tensor | None:
+    """The bias that this rank adds to its outputs, of a bias that ranks add up with their outputs a fraction."""
+    if bias is None or fraction == 1:
+        return None if bias is None else local(bias)
+    return local(bias) * fraction
+
+
 def local_size(weight: Tensor, dim: int) -> int:
     """This rank's length of a weight along a dim."""
     return int(torch.Tensor.size(weight.to_local() if isinstance(weight, DTensor) else weight, dim))
