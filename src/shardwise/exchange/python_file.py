@@ -7,7 +7,6 @@ assignments to fields are worked out; whatever else a recipe says stays as its o
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 
 from shardwise.errors import PlanError
@@ -34,10 +33,9 @@ class _Call:
 
 @dataclass(slots=True)
 class _File:
-    """The names of one file: what it imports, sets and defines."""
+    """The functions of one file, and how many of them one recipe has called so far."""
 
     functions: dict[str, ast.FunctionDef]
-    imports: dict[str, str]
     num_calls: int = 0
 
 
@@ -60,7 +58,7 @@ def read_recipes(text: str, *, file: str) -> tuple[Document, ...]:
     }
     found = []
     for name in functions:
-        recipe = _returned(_File(functions=functions, imports=imports), name)
+        recipe = _returned(_File(functions=functions), name)
         if isinstance(recipe, _Call) and recipe.name.endswith(ROOT):
             facts = (Fact(key="config", value=name, place=f"{file}:{name}"), *_facts(recipe, imports, f"{file}:{name}"))
             found.append(Document(file=file, facts=facts))
@@ -143,7 +141,7 @@ def _computed(node: ast.BinOp, first: object, second: object, plain: object) -> 
 def _called(file: _File, values: Mapping[str, object], node: ast.Call) -> object:
     name = ast.unparse(node.func)
     if name in file.functions and not node.args and not node.keywords:
-        return deepcopy(_returned(file, name))
+        return _returned(file, name)
     given = {str(index): _value(file, values, one) for index, one in enumerate(node.args)}
     named = {one.arg: _value(file, values, one.value) for one in node.keywords if one.arg is not None}
     return _Call(name=name, arguments={**given, **named})
