@@ -88,6 +88,24 @@ def test_what_is_not_python_is_refused():
         parse_documents("def train(:\n", name="recipe.py")
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("    c = Trainer.Config()\n    c.again = c\n    return c\n", "nested more deeply than any recipe"),
+        ("    a = [1]\n" + "    a = [a, a]\n" * 30 + "    return Trainer.Config(a=a)\n", "more than any file"),
+    ],
+)
+def test_recipes_without_end_are_refused(body, words):
+    with pytest.raises(PlanError, match=words):
+        parse_documents(f"def train():\n{body}", name="recipe.py")
+
+
+def test_products_of_numbers_that_no_recipe_has_stay_text():
+    product = "*".join(["-1000000000000000000", *["1000000000000000000"] * 60])
+    (document,) = parse_documents(f"def train():\n    return Trainer.Config(steps={product})\n", name="recipe.py")
+    assert str(document.facts[1].value).startswith("-1000000000000000000 * 1000000000000000000 *")
+
+
 def test_uneven_stages_are_written_module_by_module_and_come_back():
     layout = {"pp": 2, "dp_shard": 4, "stage_layers": [17, 15]}
     plan = read_plan(

@@ -1,5 +1,8 @@
 """Families that only the installed transformers knows."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
 from shardwise.errors import ModelError
@@ -68,6 +71,22 @@ def test_a_class_that_cannot_be_built_is_refused_with_what_was_said(monkeypatch,
     answering(monkeypatch, answer)
     with pytest.raises(ModelError, match=words):
         build_model({"model_type": "novel"})
+
+
+def test_a_config_that_is_refused_is_asked_once(monkeypatch):
+    asked = []
+    answers = iter(["", json.dumps({"refused": "ValueError: head_dim must be even"})])
+    monkeypatch.setattr(installed_class, "is_listed", lambda _: True)
+    monkeypatch.setattr(
+        installed_class.subprocess,
+        "run",
+        lambda *_, **given: asked.append(given["input"]) or SimpleNamespace(stdout=next(answers)),
+    )
+    words = ['the model family "novel" is not known', *["head_dim must be even"] * 3]
+    for said in words:
+        with pytest.raises(ModelError, match=said):
+            read_model({"model_type": "novel", "width": 7})
+    assert len(asked) == 2
 
 
 def test_without_transformers_the_refusal_says_how_to_install_it(monkeypatch):

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardwise.exchange.claims import strongest
-from shardwise.exchange.names import DEFAULT, LINE, OPTION, Claim
+from shardwise.exchange.names import DEFAULT, LINE, OPTION, UNREAD_RECIPE, Claim
 from shardwise.fields import Value
 from shardwise.schedules.table import CHUNKED_SCHEDULE
 
 ENGINE_ORDER = ("deepspeed", "megatron", "torchtitan", "nanotron", "accelerate", "fsdp1")
 """The engine that runs the step where tools are joined: DeepSpeed under Megatron or a Trainer is DeepSpeed."""
 NOWHERE = "no file asks for it"
-UNREAD_RECIPE = "unread_recipe"
-"""A claim that a line names a recipe which no file here holds, so that its degrees are not the tool's defaults."""
 MODEL_AXES = ("tp", "cp", "pp")
 
 

@@ -17,6 +17,8 @@ CLUSTER_PLACE = "--cluster"
 """The place that is printed for a number of GPUs that the user gave with ``--cluster``."""
 RECIPE_KEYS = ("module", "recipe", "factory")
 """Options that name a recipe: of torchtitan, of Megatron-Bridge and of NeMo."""
+UNREAD_RECIPE = "unread_recipe"
+"""A claim that a line names a recipe which no file here holds, so that its degrees are not the tool's defaults."""
 Strength = int
 DEFAULT, FILE, LINE, OPTION = range(4)
 """How much a claim weighs: a tool's default, a file, a command line, and what the user of ``import`` says."""

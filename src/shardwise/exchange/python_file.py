@@ -7,15 +7,17 @@ assignments to fields are worked out; whatever else a recipe says stays as its o
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import islice
 
 from shardwise.errors import PlanError
-from shardwise.exchange.facts import Document, Fact, FactValue
+from shardwise.exchange.facts import MAX_FACTS, Document, Fact, FactValue
 
 ROOT = "Trainer.Config"
 MAX_CALLS = 64
 """Recipes that one recipe calls, directly or not."""
+UNREAD = object()
+"""An expression that is not worked out and stays as its own text."""
 OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -34,10 +36,9 @@ class _Call:
 
 @dataclass(slots=True)
 class _File:
-    """The names of one file: what it imports, sets and defines."""
+    """The functions of one file, and how many of them one recipe has called so far."""
 
     functions: dict[str, ast.FunctionDef]
-    imports: dict[str, str]
     num_calls: int = 0
 
 
@@ -45,7 +46,7 @@ def read_recipes(text: str, *, file: str) -> tuple[Document, ...]:
     """One document a recipe of a Python file, in the order in which they stand.
 
     Raises:
-        PlanError: the file is not Python.
+        PlanError: the file is not Python, or is nested more deeply than any recipe.
     """
     try:
         tree = ast.parse(text)
@@ -58,13 +59,23 @@ def read_recipes(text: str, *, file: str) -> tuple[Document, ...]:
         if isinstance(one, ast.ImportFrom)
         for name in one.names
     }
-    found = []
+    try:
+        return tuple(_recipes(functions, imports, file))
+    except RecursionError:
+        raise PlanError(
+            f"{file} is nested more deeply than any recipe",
+            code="plan-syntax",
+            fix="give the recipe alone",
+        ) from None
+
+
+def _recipes(functions: dict[str, ast.FunctionDef], imports: Mapping[str, str], file: str) -> Iterator[Document]:
+    """A document for every function that returns a config, with no more facts than are needed to refuse the file."""
     for name in functions:
-        recipe = _returned(_File(functions=functions, imports=imports), name)
+        recipe, place = _returned(_File(functions=functions), name), f"{file}:{name}"
         if isinstance(recipe, _Call) and recipe.name.endswith(ROOT):
-            facts = (Fact(key="config", value=name, place=f"{file}:{name}"), *_facts(recipe, imports, f"{file}:{name}"))
-            found.append(Document(file=file, facts=facts))
-    return tuple(found)
+            facts = islice(_facts(recipe, imports, place), MAX_FACTS)
+            yield Document(file=file, facts=(Fact(key="config", value=name, place=place), *facts))
 
 
 def _returned(file: _File, name: str) -> object:
@@ -107,15 +118,15 @@ def _assign(values: dict[str, object], target: ast.expr, value: object) -> None:
 
 def _value(file: _File, values: Mapping[str, object], node: ast.expr) -> object:
     """The value of an expression, or its text where it is none that is plain."""
-    plain: object = ast.unparse(node)[:60]
+    found: object = UNREAD
     match node:
         case ast.Constant():
-            found: object = node.value
+            found = node.value
         case ast.Name():
-            found = values.get(node.id, plain)
+            found = values.get(node.id, UNREAD)
         case ast.Attribute():
             owner = _value(file, values, node.value)
-            found = owner.arguments.get(node.attr, plain) if isinstance(owner, _Call) else plain
+            found = owner.arguments.get(node.attr, UNREAD) if isinstance(owner, _Call) else UNREAD
         case ast.List() | ast.Tuple():
             found = [_value(file, values, one) for one in node.elts]
         case ast.Dict():
@@ -123,27 +134,27 @@ def _value(file: _File, values: Mapping[str, object], node: ast.expr) -> object:
             found = {ast.unparse(key).strip("'\""): _value(file, values, one) for key, one in pairs if key is not None}
         case ast.UnaryOp(op=ast.USub()):
             number = _value(file, values, node.operand)
-            found = -number if isinstance(number, int | float) else plain
+            found = -number if isinstance(number, int | float) else UNREAD
         case ast.BinOp():
-            found = _computed(node, _value(file, values, node.left), _value(file, values, node.right), plain)
+            found = _computed(node.op, _value(file, values, node.left), _value(file, values, node.right))
         case ast.Call():
             found = _called(file, values, node)
-        case _:
-            found = plain
-    return found
+    return ast.unparse(node)[:60] if found is UNREAD else found
 
 
-def _computed(node: ast.BinOp, first: object, second: object, plain: object) -> object:
-    operation = OPERATIONS.get(type(node.op))
-    if operation is None or not (isinstance(first, int) and isinstance(second, int)) or max(first, second) > 2**60:
-        return plain
-    return plain if second == 0 and isinstance(node.op, ast.FloorDiv) else operation(first, second)
+def _computed(kind: ast.operator, first: object, second: object) -> object:
+    operation = OPERATIONS.get(type(kind))
+    if operation is None or not (isinstance(first, int) and isinstance(second, int)):
+        return UNREAD
+    if max(abs(first), abs(second)) > 2**60 or (second == 0 and isinstance(kind, ast.FloorDiv)):
+        return UNREAD
+    return operation(first, second)
 
 
 def _called(file: _File, values: Mapping[str, object], node: ast.Call) -> object:
     name = ast.unparse(node.func)
     if name in file.functions and not node.args and not node.keywords:
-        return deepcopy(_returned(file, name))
+        return _returned(file, name)
     given = {str(index): _value(file, values, one) for index, one in enumerate(node.args)}
     named = {one.arg: _value(file, values, one.value) for one in node.keywords if one.arg is not None}
     return _Call(name=name, arguments={**given, **named})

@@ -176,16 +176,20 @@ def _chosen_recipes(documents: Sequence[Document]) -> Sequence[Document]:
         PlanError: the file holds several, and no line names one.
     """
     named = {fact.value for document in documents if document.program for fact in document.facts if fact.key == CONFIG}
-    recipes = {id(one): _recipe_name(one) for one in documents if one.file.endswith(".py") and not one.program}
-    chosen = [one for one in documents if id(one) not in recipes or recipes[id(one)] in named]
-    if len(recipes) <= 1 or len(chosen) > len(documents) - len(recipes):
-        return documents if len(recipes) <= 1 else chosen
-    names = ", ".join(list(recipes.values())[:5])
+    names = [_recipe_name(one) for one in documents if _is_recipe(one)]
+    if len(names) <= 1:
+        return documents
+    if named.intersection(names):
+        return [one for one in documents if not _is_recipe(one) or _recipe_name(one) in named]
     raise PlanError(
-        f"{len(recipes)} recipes stand in the file, among them {names}, and no line names one",
+        f"{len(names)} recipes stand in the file, among them {', '.join(names[:5])}, and no line names one",
         code="import-open",
         fix="give the script whose line names one as well, or a file with that recipe alone",
     )
+
+
+def _is_recipe(document: Document) -> bool:
+    return document.file.endswith(".py") and not document.program
 
 
 def _recipe_name(document: Document) -> str:

@@ -10,6 +10,7 @@ from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, DenseSpec, MoeSpec
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
+from shardwise.recipe import Recipe
 from shardwise.rules.stages import placed_layers
 from shardwise.step.layer_placement import pipeline_stages
 
@@ -30,8 +31,7 @@ def torchtitan_keys(plan: Plan) -> Keys:
         "training.dataset": "c4",
         "training.local_batch_size": share if layout.pp > 1 else recipe.micro_batch_size,
         "training.global_batch_size": plan.global_batch_size,
-        "training.dtype": "bfloat16" if recipe.precision == "bf16" else "float32",
-        "training.mixed_precision_param": "float32" if recipe.precision == "fp32" else "bfloat16",
+        **_formats(recipe),
         "parallelism.fsdp_reshard_after_forward": _resharding(layout),
     }
     if recipe.precision == "fp8-mixed":
@@ -39,9 +39,7 @@ def torchtitan_keys(plan: Plan) -> Keys:
         keys["model.converters"] = ("quantize.linear.float8",)
     if layout.pp > 1:
         keys["parallelism.pipeline_parallel_microbatch_size"] = recipe.micro_batch_size
-        keys["parallelism.pipeline_parallel_first_stage_less_layers"] = 0
-        keys["parallelism.pipeline_parallel_last_stage_less_layers"] = 0
-        keys["parallelism.module_fqns_per_model_part"] = _model_parts(plan, head="output")
+        keys |= _stage_keys(plan, head="output")
     if recipe.recompute == "selective":
         keys["activation_checkpoint.selective_ac_option"] = "op"
     if recipe.tokens is not None:
@@ -62,8 +60,7 @@ def recipe_keys(plan: Plan) -> Keys:
     keys: Keys = {
         "training.num_tokens_per_microbatch_per_dp_rank": recipe.tokens_per_micro_batch,
         "training.num_tokens_per_train_step": plan.tokens_per_step,
-        "training.dtype": "bfloat16" if recipe.precision == "bf16" else "float32",
-        "training.mixed_precision_param": "float32" if recipe.precision == "fp32" else "bfloat16",
+        **_formats(recipe),
         "training.disable_cuda_graphs": True,  # pipelines and most exchanges of experts refuse them
         "parallelism.fsdp_reshard_after_forward": _resharding(layout),
         "parallelism.enable_sequence_parallel": layout.sequence_parallel if layout.tp > 1 else None,
@@ -71,12 +68,27 @@ def recipe_keys(plan: Plan) -> Keys:
     }
     if layout.pp > 1:
         keys["parallelism.num_pp_microbatches"] = plan.num_microbatches
-        keys["parallelism.pipeline_parallel_first_stage_less_layers"] = 0
-        keys["parallelism.pipeline_parallel_last_stage_less_layers"] = 0
-        keys["parallelism.module_fqns_per_model_part"] = _model_parts(plan, head="lm_head")
+        keys |= _stage_keys(plan, head="lm_head")
     if recipe.tokens is not None:
         keys["training.steps"] = max(1, round(recipe.tokens / plan.tokens_per_step))
     return keys
+
+
+def _formats(recipe: Recipe) -> Keys:
+    """Formats in which torchtitan keeps parameters and computes with them."""
+    return {
+        "training.dtype": "bfloat16" if recipe.precision == "bf16" else "float32",
+        "training.mixed_precision_param": "float32" if recipe.precision == "fp32" else "bfloat16",
+    }
+
+
+def _stage_keys(plan: Plan, *, head: str) -> Keys:
+    """The layers of a pipeline's stages, where the embedding and the head count as none."""
+    return {
+        "parallelism.pipeline_parallel_first_stage_less_layers": 0,
+        "parallelism.pipeline_parallel_last_stage_less_layers": 0,
+        "parallelism.module_fqns_per_model_part": _model_parts(plan, head=head),
+    }
 
 
 def _model_parts(plan: Plan, *, head: str) -> tuple[tuple[str, ...], ...] | None:

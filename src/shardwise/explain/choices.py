@@ -14,6 +14,7 @@ from shardwise.prediction import Prediction
 from shardwise.rules.degrees import divisors
 from shardwise.rules.world import fast_domain_gpus
 from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS
+from shardwise.search.idle_switches import NOTHING_FRACTION
 from shardwise.search.uneven_stages import head_blocks, uneven_stages
 from shardwise.units import format_gib, format_seconds
 
@@ -24,7 +25,6 @@ LEAST_GAIN_FRACTION = 0.05
 differ by less than that for no reason."""
 LEAST_SAVED_FRACTION = 0.10
 """Memory that a choice has to waste, where it costs no time, to be questioned."""
-NOTHING_FRACTION = 0.005
 AS_FAST_RATIO = 1.02
 NEARLY_BEST_RATIO = 1.03
 """The first edit that comes this close to the fastest one is proposed: it takes back most."""

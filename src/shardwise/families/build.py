@@ -57,12 +57,11 @@ def build_model(fields: Fields) -> ModelSpec:
         wrapper_type = _type_of_architecture(fields.get("architectures"))
     if wrapper_type in WRAPPERS:
         return replace(_wrapped(fields, wrapper_type, text), model_type=model_type)
-    is_wrapper = text is not None and with_our_spelling(fields).get("hidden_size") is None
     if SAME_AS.get(model_type, model_type) not in FAMILIES:
         found = class_model(fields, model_type)
         if found is not None:
             return found
-    if text is not None and is_wrapper:
+    if text is not None and with_our_spelling(fields).get("hidden_size") is None:
         return _unknown_wrapper(fields, model_type, text)
     spec = _single(config_of(fields, model_type))
     other = contradicting_class(fields)

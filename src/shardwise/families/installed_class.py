@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -88,18 +89,27 @@ def class_model(fields: Fields, model_type: str) -> ModelSpec | None:
 def _answer(fields: Fields) -> dict[str, object] | None:
     """Ask a process of its own to build the class; ``None`` where it ends without an answer."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", BUILDER],
-            input=json.dumps(fields),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=BUILDER_S,
-        )
-        answer = json.loads(done.stdout.splitlines()[-1])
+        answer = _asked(json.dumps(fields))
     except (subprocess.TimeoutExpired, ValueError, IndexError):
         return None
     return answer if isinstance(answer, dict) else None
+
+
+@lru_cache(maxsize=64)
+def _asked(fields_json: str) -> object:
+    """What the builder says of a config; a refusal is kept as well, so that a file of plans asks once and not per line.
+
+    A process that ends without an answer is asked again.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", BUILDER],
+        input=fields_json,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=BUILDER_S,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _model(answer: Mapping[str, object], model_type: str) -> ModelSpec:

@@ -11,10 +11,10 @@ from shardwise.search.candidates import RECOMPUTES
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.space import Space
 
-__all__ = ["without_idle_switches"]
+__all__ = ["NOTHING_FRACTION", "without_idle_switches"]
 
 NOTHING_FRACTION = 0.005
-"""A switch that saves less of the memory than this saves nothing; what ``explain`` calls nothing as well."""
+"""A switch that saves less of the memory than this saves nothing; ``explain`` calls the same share nothing."""
 
 
 def without_idle_switches(fitting: Sequence[Evaluated], *, space: Space) -> tuple[Evaluated, ...]:

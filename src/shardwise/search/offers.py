@@ -19,7 +19,7 @@ from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, with_dead_gpu, with_gpu, with_num_nodes
 from shardwise.search.one_pass import find
 from shardwise.search.records import RankedPlan
-from shardwise.search.token_batch import assumed_batch
+from shardwise.search.token_batch import NEAR_BATCH_FRACTION, assumed_batch
 from shardwise.step.attention_kernel import attention_call, attention_kernel, engines_kernel
 
 __all__ = [
@@ -36,7 +36,6 @@ LEAST_GAIN_RATIO = 1.03
 """Tokens per second: a change that brings less is not worth a line."""
 LEAST_ENGINE_RATIO = 1.10
 """Another engine costs work: it has to be so many times as fast as this one with its own switches."""
-MAX_BATCH_CHANGE = 0.10
 MAX_TYPES = 8
 FEW_PREDICTIONS = 3
 
@@ -51,6 +50,11 @@ class Offer:
     rate_ratio: float | None
     """Tokens per second and GPU of the changed layout over those of the recommended plan; ``None`` where the
     recommended layout does not divide what was changed."""
+
+    @property
+    def gain_ratio(self) -> float:
+        """``rate_ratio`` to compare offers by: 0 where the recommended layout cannot be kept."""
+        return self.rate_ratio or 0.0
 
 
 def rate_ratio(plan: Plan, *, step_s: float, now: RankedPlan) -> float:
@@ -73,9 +77,9 @@ def free_offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Ite
         *_other_kernel(question, now),
     ]
     yield from switched
-    most = max((offer.rate_ratio or 0.0 for offer in switched if offer.question.recipe.compile), default=1.0)
+    most = max((offer.gain_ratio for offer in switched if offer.question.recipe.compile), default=1.0)
     engines = _changed(question, now, _engines(question), least_ratio=LEAST_ENGINE_RATIO * most)
-    yield from sorted(engines, key=lambda offer: -(offer.rate_ratio or 0.0))[:1]
+    yield from sorted(engines, key=lambda offer: -offer.gain_ratio)[:1]
     yield from _shared_batch(question, now, limits)
 
 
@@ -133,9 +137,9 @@ def _other_kernel(question: Plan, now: RankedPlan) -> Sequence[Offer]:
     names = [name for name, kernel in ATTENTION_KERNELS.items() if name != used and kernel.computes(call)]
     changes: list[Changes] = [(("attention_kernel", name),) for name in sorted(names, key=lambda name: name != own)]
     found = [*_changed(question, now, changes, least_ratio=LEAST_GAIN_RATIO)]
-    least = LEAST_GAIN_RATIO * (found[0].rate_ratio or 0.0) if found else 0.0
-    faster = [offer for offer in found if (offer.rate_ratio or 0.0) >= least]
-    return sorted(faster, key=lambda offer: -(offer.rate_ratio or 0.0))[:1] or found[:1]
+    least = LEAST_GAIN_RATIO * found[0].gain_ratio if found else 0.0
+    faster = [offer for offer in found if offer.gain_ratio >= least]
+    return sorted(faster, key=lambda offer: -offer.gain_ratio)[:1] or found[:1]
 
 
 def _switches(question: Plan, limits: SearchBounds) -> Iterator[Changes]:
@@ -205,7 +209,7 @@ def _nearest_shared(size: int, num_gpus: int) -> int | None:
         if divisor <= gcd(size, num_gpus):
             return None
         nearest = max(1, round(size / divisor)) * divisor
-        if abs(nearest - size) <= MAX_BATCH_CHANGE * size:
+        if abs(nearest - size) <= NEAR_BATCH_FRACTION * size:
             return nearest
     return None
 

@@ -11,6 +11,7 @@ from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import at_most
 from shardwise.search.hypotheses import Hypothesis, first_that_helps, free_axes, mended_rules
 from shardwise.search.records import Objective, Rejection, Relief
+from shardwise.search.token_batch import NEAR_BATCH_FRACTION
 
 __all__ = ["batch_repair", "repairs"]
 
@@ -18,7 +19,6 @@ FEW_PREDICTIONS = 4
 MAX_TRIED_SIZES = 6
 MAX_TRIED_NEAR = 2
 """Batches on either side of one that only layouts too big for the device divide; further ones hold no less."""
-NEAR_BATCH_FRACTION = 0.10
 BATCH_AXES = ("dp_replicate", "dp_shard", "micro_batch_size")
 
 

@@ -340,8 +340,7 @@ class Space:
         else:
             is_plain = dp_replicate == 1 if self.question.model.is_moe else dp_shard == 1
             stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 else [])
-        engine = ENGINES[self.question.engine]
-        allowed = self.bounds.zero_stage or engine.zero_stages
+        allowed = self.bounds.zero_stage or ENGINES[self.question.engine].zero_stages
         stages = [stage for stage in stages if stage in allowed]
         if pp > 1 and is_native_engine(self.question) and dp_shard * cp > 1:
             stages = [stage for stage in stages if stage in (0, max(stages))]

@@ -7,10 +7,20 @@ from shardwise.model import ModelSpec
 from shardwise.recipe import Recipe
 from shardwise.units import format_count, format_percent
 
-__all__ = ["MAX_ROUNDING_FRACTION", "TokenBatch", "assumed_batch", "assumed_tokens", "rounded_batch", "suiting_tokens"]
+__all__ = [
+    "MAX_ROUNDING_FRACTION",
+    "NEAR_BATCH_FRACTION",
+    "TokenBatch",
+    "assumed_batch",
+    "assumed_tokens",
+    "rounded_batch",
+    "suiting_tokens",
+]
 
 MAX_ROUNDING_FRACTION = 0.05
 """A batch of tokens is moved at most this far to be shared evenly; half a sequence where there are only a few."""
+NEAR_BATCH_FRACTION = 0.10
+"""A batch this close to the one that was asked for is offered instead of it: it changes little of what is trained."""
 
 
 ADAPTER_SEQUENCES = 16

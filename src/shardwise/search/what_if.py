@@ -3,6 +3,7 @@ memory, the next GPU type, a server more or less, and a dead GPU."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from shardwise.cluster import Cluster
 from shardwise.errors import ShardwiseError
@@ -106,16 +107,11 @@ def _chosen(result: SearchResult, question: Plan, limits: SearchBounds) -> Seque
         return ()
     gains = [*free_offers(question, now, limits=limits), *(() if is_large else type_offers(question, now))]
     sizes = () if is_large else tuple(size_offers(question, now, limits=limits))
-    gains += [size for size in sizes if _gain(size) >= LEAST_GAIN_RATIO]
-    best = sorted(gains, key=_gain, reverse=True)[: FEW_SEARCHES if is_large else MAX_GAINS]
+    gains += [size for size in sizes if size.gain_ratio >= LEAST_GAIN_RATIO]
+    best = sorted(gains, key=attrgetter("gain_ratio"), reverse=True)[: FEW_SEARCHES if is_large else MAX_GAINS]
     others = [size for size in sizes if size not in best]
-    losses = [size for size in others[1:] if _gain(size) <= 1 - NOTABLE_LOSS_FRACTION]
+    losses = [size for size in others[1:] if size.gain_ratio <= 1 - NOTABLE_LOSS_FRACTION]
     return (*best, *others[:1], *losses)[: FEW_SEARCHES if is_large else MAX_SEARCHES]
-
-
-def _gain(offer: Offer) -> float:
-    """The predicted ratio of rates; 0 where the recommended layout cannot be kept."""
-    return offer.rate_ratio or 0.0
 
 
 def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBounds) -> Iterator[WhatIf]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise.exchange.names import Claim, Readers, View
+from shardwise.exchange.names import UNREAD_RECIPE, Claim, Readers, View
 from shardwise.exchange.tools.deepspeed import clipping
 from shardwise.recipe import Precision
 
@@ -123,7 +123,7 @@ def _nemo(view: View) -> Iterator[Claim]:
     yield from recomputation(inner, prefix="activations_checkpoint")
     yield from _sequence_parallel(inner)
     if "factory" in view.by_key:
-        yield view.claim("unread_recipe", True, "factory")
+        yield view.claim(UNREAD_RECIPE, True, "factory")
         yield view.claim("optimizer", "adamw", "model.optim.name")  # of every recipe of NeMo 2
     devices, nodes = view.number("trainer.devices"), view.number("trainer.num_nodes")
     if devices and nodes:

@@ -14,7 +14,7 @@ CHUNKS: dict[Schedule, int] = {name: SCHEDULE_KINDS[name].num_chunks or 2 for na
 
 LOSS_CHUNKS = 8
 """Pieces of the loss by default (``components/loss.py`` of main 2026-08)."""
-LORA_TARGETS = {"wkv wo wq": "attention", "wo wqkv": "attention", "wqkv wo": "attention"}
+LORA_TARGETS = {"wkv wo wq": "attention", "wo wqkv": "attention"}
 """Matrices that get an adapter, by the sorted names of torchtitan's modules."""
 
 
