@@ -322,7 +322,11 @@ def main() -> int:
     rooms = arguments.room or tuple(ROOMS)
     if arguments.only:
         path, _, line = arguments.only.partition(":")
+        if not (PACKAGE / path).is_file():
+            parser.error(f"--only {path}: no file of src/shardwise; name one as in --only step/loss.py:33")
         rooms = (Path(path).parts[0],)
+        if not arguments.tests and rooms[0] not in ROOMS:
+            parser.error(f"--only {path}: no tests belong to {rooms[0]}; name some with --tests")
         mutants = [mutant for mutant in mutants_of(Path(path)) if line in ("", str(mutant.line))]
     else:
         mutants = drawn(rooms, arguments.count, arguments.seed)

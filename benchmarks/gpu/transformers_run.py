@@ -82,12 +82,13 @@ def measure(run: TrainRun, document: Mapping[str, Any], device: torch.device) ->
 def main() -> int:
     """Measure the run and append its line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", required=True)
+    runs = {run.name: run for run in SUITES["blind"] if run.engine != "native"}
+    parser.add_argument("--only", choices=tuple(runs), metavar="NAME", required=True)
     parser.add_argument("--gpu", default="h200-sxm")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tiny", action="store_true")
     arguments = parser.parse_args()
-    run = next(run for run in SUITES["blind"] if run.name == arguments.only)
+    run = runs[arguments.only]
     run = replace(run, model=TINY.get(run.model, "tiny")) if arguments.tiny else run
     device = torch.device("cpu" if arguments.tiny else "cuda")
     document = run.plan(gpu=arguments.gpu, world_size=1, is_tiny=arguments.tiny)

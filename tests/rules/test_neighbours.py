@@ -14,6 +14,7 @@ from shardwise.layout import Layout
 from shardwise.plan_file import read_plan
 from shardwise.rules import apply_changes, describe_changes, find_errors, find_refusals, is_valid, require_valid
 from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS, complete
+from shardwise.rules.defaults import fill_again
 from strategies import plans, runnable_plans
 
 MANY = settings(max_examples=60)
@@ -171,6 +172,17 @@ def test_a_plan_that_was_changed_since_it_was_read_leaves_nothing_open():
     plan = replace(read_plan(OPEN_EXPERT_TP), layout=Layout(tp=3, dp_shard=48))
     error = next(item for item in find_errors(plan) if item.rule == "recipe-batch-arithmetic")
     assert error.fix == "set global_batch_size=48"
+
+
+@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1", "torchtitan", "accelerate"])
+def test_what_zero_2_of_fsdp_stands_for_is_filled_again_as_it_was_read(engine):
+    recipe, layout = {"seq_len": 4096, "micro_batch_size": 1}, {"zero_stage": 2}
+    said = {"model": "llama-3-8b", "cluster": "8xh100-sxm", "engine": engine, "recipe": recipe, "layout": layout}
+    plan = read_plan(said)
+    assert (plan.layout.zero_stage, plan.layout.reshard_after_forward) == (3, False)
+    assert fill_again(plan, ()) == plan
+    larger = fill_again(plan, (("micro_batch_size", 2),))
+    assert (larger.layout.zero_stage, larger.layout.reshard_after_forward) == (3, False)
 
 
 def test_without_sharding_a_fix_fills_the_axis_that_the_plan_file_fills():

@@ -34,11 +34,6 @@ class BandReason:
     high_ratio: float
     sentence: str
 
-    @property
-    def ratios(self) -> Ratios:
-        """The band of a plan of which nothing else is doubtful."""
-        return self.low_ratio, self.high_ratio
-
 
 OWN_TRAINER = BandReason(
     name="own trainer",

@@ -37,6 +37,7 @@ def fill_plan(
 ) -> Plan:
     """The plan whose recipe and layout were given as far as somebody wrote them."""
     stated = {name: value for name, value in layout_given.items() if not (name == "dp_shard" and value == REST)}
+    stated, stage_notes = _without_fsdp_stage_2(stated, engine)
     recipe, recipe_notes = _fill_recipe(
         recipe_given,
         model=model,
@@ -52,7 +53,7 @@ def fill_plan(
         recipe=recipe,
         layout=layout,
         engine=engine,
-        assumptions=recipe_notes + layout_notes,
+        assumptions=recipe_notes + layout_notes + stage_notes,
         open_fields=FILLED.difference(recipe_given, stated),
     )
 
@@ -148,6 +149,18 @@ def _fill_layout(
     return layout, tuple(notes)
 
 
+def _without_fsdp_stage_2(stated: dict[str, Value], engine: EngineName) -> tuple[dict[str, Value], tuple[str, ...]]:
+    """What a file says of the layout, with SHARD_GRAD_OP, which FSDP's users call ZeRO-2, in the fields it stands for.
+
+    Both fields then count as stated, so that filling the plan again leaves them as they are.
+    """
+    offered = ENGINES[engine].zero_stages
+    if stated.get("zero_stage") != 2 or 2 in offered or 3 not in offered or "reshard_after_forward" in stated:
+        return stated, ()
+    note = f"zero_stage=2 of {engine} is zero_stage=3 with reshard_after_forward=false"
+    return {**stated, "zero_stage": 3, "reshard_after_forward": False}, (note,)
+
+
 def _fill_data_parallel(layout: Layout, stated: dict[str, Value], cluster: Cluster, notes: list[str]) -> Layout:
     if "dp_shard" in stated:
         return layout
@@ -174,11 +187,6 @@ def default_zero_stage(*, layout: Layout, recipe: Recipe, engine: EngineName) ->
 def _fill_zero_stage(
     layout: Layout, stated: dict[str, Value], recipe: Recipe, engine: EngineName, notes: list[str]
 ) -> Layout:
-    offered = ENGINES[engine].zero_stages
-    if stated.get("zero_stage") == 2 and 2 not in offered and 3 in offered and "reshard_after_forward" not in stated:
-        # FSDP's SHARD_GRAD_OP, which its users call ZeRO-2.
-        notes.append(f"zero_stage=2 of {engine} is zero_stage=3 with reshard_after_forward=false")
-        return replace(layout, zero_stage=3, reshard_after_forward=False)
     if "zero_stage" in stated:
         return layout
     stage = default_zero_stage(layout=layout, recipe=recipe, engine=engine)

@@ -180,8 +180,8 @@ def _vendor_candidates(plan: Plan) -> Iterable[Changes]:
 
 def _breaks_xla(plan: Plan) -> bool:
     la = plan.layout
-    divides = (la.tp > 1) | (la.cp > 1) | (la.dp_replicate > 1) & (la.zero_stage > 0)
-    return plan.cluster.gpu.vendor == "Google" and bool(divides)
+    divides = la.tp > 1 or la.cp > 1 or (la.dp_replicate > 1 and la.zero_stage > 0)
+    return plan.cluster.gpu.vendor == "Google" and divides
 
 
 def _xla_message(plan: Plan) -> str:
@@ -209,12 +209,12 @@ RULES = (
         engines=engines_that(lambda engine: bool(engine.foreign_vendors)),
         why="Our own trainer drives CUDA and ROCm devices and CPUs, Megatron-LM CUDA and, in AMD's fork, ROCm; "
         "HAI-LLM is known on NVIDIA's. DeepSpeed picks one of a fixed list: CUDA and ROCm, CPU, XPU, NPU, MPS, Gaudi "
-        "(HPU), MLU and SDAA; a TPU is none of them. On TPUs torch_xla has FSDP classes of its own, which Accelerate "
-        "wraps, and not torch's.",
+        "(HPU), MLU and SDAA; a TPU is none of them. On TPUs torch_xla has FSDP classes of its own, which the Trainer "
+        "wraps models in, and not torch's.",
         source="torch 2.13 cuda and hip builds; NVIDIA/Megatron-LM and ROCm/Megatron-LM README; arXiv:2412.19437, "
         "section 3.1; deepspeedai/DeepSpeed@0769c13 accelerator/real_accelerator.py (SUPPORTED_ACCELERATOR_LIST); "
-        "docs.pytorch.org/xla/release/r2.8/perf/fsdp_spmd.html; huggingface/accelerate utils/dataclasses.py "
-        "(DistributedType.XLA)",
+        "docs.pytorch.org/xla/release/r2.8/perf/fsdp_spmd.html; transformers 5.24 integrations/tpu.py "
+        "(wrap_model_xla_fsdp)",
         reads=(),
         breaks=_breaks_vendor,
         message=_vendor_message,
@@ -223,10 +223,11 @@ RULES = (
     Rule(
         name="engine-accelerate-xla",
         engines=("accelerate",),
-        why="On TPUs Accelerate wraps the model in torch_xla's own FSDP class; its parallelism config, which has "
-        "tensor and context parallelism and HSDP, builds meshes of torch's FSDP2, which XLA does not run.",
-        source="huggingface/accelerate accelerator.py (prepare_model: XlaFSDPv2 for DistributedType.XLA) and "
-        "parallelism_config.py; docs.pytorch.org/xla/release/r2.8/perf/fsdp_spmd.html",
+        why="On TPUs transformers' Trainer wraps the model in torch_xla's own FSDP class, over one mesh of all chips; "
+        "Accelerate refuses its parallelism config there, which has tensor and context parallelism and HSDP.",
+        source="transformers 5.24 trainer.py (is_fsdp_xla_v2_enabled) and integrations/tpu.py (wrap_model_xla_fsdp); "
+        "huggingface/accelerate@16cb6eb parallelism_config.py (_validate_accelerator); "
+        "docs.pytorch.org/xla/release/r2.8/perf/fsdp_spmd.html",
         reads=("tp", "cp", "dp_replicate", "zero_stage"),
         breaks=_breaks_xla,
         message=_xla_message,

@@ -114,12 +114,13 @@ def _dualpipe_candidates(plan: Plan) -> Iterable[Changes]:
 
 def _left_over(plan: Plan) -> int:
     """Micro-batches that fill no round: fewer than the stages in Megatron's last round, any in torch's equal rounds."""
-    pp, count = plan.layout.pp, plan.num_microbatches
     per_round = num_microbatches_per_round(plan)
-    if per_round is None:
-        return count % max(1, count // pp)
-    rest = count % per_round
-    return rest if rest < pp else 0
+    rest = plan.num_microbatches % (per_round or _num_torch_rounds(plan))
+    return 0 if per_round and rest >= plan.layout.pp else rest
+
+
+def _num_torch_rounds(plan: Plan) -> int:
+    return max(1, plan.num_microbatches // plan.layout.pp)
 
 
 def _breaks_interleaving_multiple(plan: Plan) -> bool:
@@ -142,9 +143,9 @@ def _interleaving_multiple_message(plan: Plan) -> str:
             f"rounds of {per_round} leave {_left_over(plan)} of {count} micro-batches, fewer than the pp={la.pp} "
             f"stages that they would have to keep busy"
         )
-    multiple = per_round or max(1, count // la.pp)
+    multiple = per_round or _num_torch_rounds(plan)
     unit = f"pp={la.pp}" if per_round else f"the {multiple} rounds of pp={la.pp}"
-    rest = count % multiple
+    rest = _left_over(plan)
     return f"schedule {la.schedule} needs a multiple of {unit} micro-batches, but {count} % {multiple} = {rest}"
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardwise.columns import given, largest
+from shardwise.columns import largest
 from shardwise.step.inventory import Tensor, present
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.states import frozen_bytes, unit_states
@@ -19,11 +19,12 @@ def state_dict_tensors(context: StageContext) -> Iterator[Tensor]:
     """
     recipe, timeline = context.plan.recipe, context.timeline
     divided = context.gathers_parameters & (context.plan.layout.state_shard_size > 1)
-    for asked, name, moment, units in (
-        (recipe.load_state_dict, "weights before they are divided", 0, _loaded(context)),
-        (recipe.save_state_dict, "gathered state dict", timeline.last, _saved(context)),
+    for asked, name, moment, units_of in (
+        (recipe.load_state_dict, "weights before they are divided", 0, _loaded),
+        (recipe.save_state_dict, "gathered state dict", timeline.last, _saved),
     ):
         if asked != "sharded":
+            units = units_of(context)
             num_bytes = (
                 sum(count * one for count, one in units) if asked == "full" else largest(one for _, one in units)
             )
@@ -33,15 +34,17 @@ def state_dict_tensors(context: StageContext) -> Iterator[Tensor]:
 
 def load_host_bytes(context: StageContext) -> Bytes:
     """Host bytes of every rank that reads the whole weights there before it takes its part."""
-    is_there = context.plan.recipe.load_state_dict == "full-on-host"
-    return given(is_there, sum(count * one for count, one in _loaded(context)))
+    if context.plan.recipe.load_state_dict != "full-on-host":
+        return 0
+    return sum(count * one for count, one in _loaded(context))
 
 
 def save_host_bytes(context: StageContext) -> Bytes:
     """Host bytes of the one rank that gathers weights and optimizer states to save them."""
-    is_there = context.plan.recipe.save_state_dict == "full-on-host"
+    if context.plan.recipe.save_state_dict != "full-on-host":
+        return 0
     weights = sum(count * one for count, one in _saved(context))
-    return given(is_there, weights + sum(unit.count * _optimizer(context, unit) for unit in context.held_units))
+    return weights + sum(unit.count * _optimizer(context, unit) for unit in context.held_units)
 
 
 def _saved(context: StageContext) -> list[tuple[int, Bytes]]:
