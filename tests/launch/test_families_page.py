@@ -17,7 +17,7 @@ needs_the_release_that_was_read = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.families
 @needs_the_release_that_was_read
 def test_the_page_lists_what_trains_and_what_is_refused():
     assert_golden(PAGE, page())
