@@ -110,6 +110,12 @@ def test_a_list_of_layer_types_must_cover_the_model():
     assert "describes 1 layers, but num_hidden_layers is 3" in error.message
 
 
+def test_a_kind_of_layer_that_a_family_does_not_have_is_refused():
+    fields = {"model_type": "lfm2", "num_hidden_layers": 2, "layer_types": ["conv", "sliding_attention"]}
+    with pytest.raises(ModelError, match='layer_types is "sliding_attention", but it must be full_attention or conv'):
+        read_model(fields)
+
+
 def test_an_unknown_family_names_the_closest_ones_and_the_generic_description():
     error = refusal({"model_type": "qwen3_mo"})
     assert "qwen3_moe" in error.message

@@ -3,6 +3,7 @@
 Source: transformers 5.24.0, ``models/lfm2/modeling_lfm2.py`` (``Lfm2ShortConv``, ``Lfm2MLP``), read 2026-11-30.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwise.families.assembly import num_layers, per_layer
@@ -13,6 +14,7 @@ from shardwise.families.hybrid import Hybrid, HybridStyle, MixerWord
 from shardwise.families.state_space import Mixer
 from shardwise.model import MambaSpec, ModelSpec
 
+_MIXERS: Mapping[str, MixerWord] = {"full_attention": "attention", "conv": "recurrent"}
 _STYLE = replace(
     LLAMA,
     final_norm="model.embedding_norm",
@@ -53,7 +55,8 @@ def _mixers(config: ModelConfig) -> tuple[MixerWord, ...]:
     words = config.words("layer_types")
     if words is not None:
         listed = per_layer(config, "layer_types", words)
-        return tuple("attention" if word == "full_attention" else "recurrent" for word in listed)
+        known = " or ".join(_MIXERS)
+        return tuple(_MIXERS.get(word) or config.refuse_type("layer_types", word, known) for word in listed)
     indices = config.counts("full_attn_idxs")
     count = range(num_layers(config))
     return tuple("attention" if indices is None or index in indices else "recurrent" for index in count)
