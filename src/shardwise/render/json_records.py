@@ -180,6 +180,7 @@ def prediction_object(
         written["cost"] = json_object(prediction.cost)
     if calibration is not None:
         written["calibration"] = {**json_object(calibration), "num_residuals": len(calibration.residuals)}
-    written["warnings"] = [json_object(refusal, "rule warning=message fix") for refusal in plan_warnings(plan)]
+    warnings = plan_warnings(plan, prediction)
+    written["warnings"] = [json_object(refusal, "rule warning=message fix") for refusal in warnings]
     written["assumptions"] = list(stated_assumptions(plan=plan, prediction=prediction))
     return written
