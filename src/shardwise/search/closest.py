@@ -1,9 +1,10 @@
 """When nothing fits: the plan that misses the device by least, what fills it, and the smallest changes that help."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from math import ceil
+from typing import get_args
 
 from shardwise.cluster import Cluster
 from shardwise.engines.table import ENGINES
@@ -14,6 +15,7 @@ from shardwise.optimizers import eight_bit_form
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
+from shardwise.recipe import Adapter
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, size_text, with_gpu, with_host_memory
 from shardwise.search.hypotheses import Hypothesis, first_that_helps, free_axes, has_plan, relief_of
@@ -32,6 +34,10 @@ MAX_GPU_FACTOR = 1024
 MAX_HALVINGS = 12
 CLOSER_SIZES = 3
 RELIEF_LOSS_CHUNKS = 8
+ADAPTER_CAUTIONS = {
+    "lora": "trains adapters instead of the model",
+    "qlora": "trains adapters beside a base of 4 bits",
+}
 HOST_RESERVE_RATIO = 1.02
 """Host memory that is proposed over what the closest plan keeps there, whose estimate and prediction differ by less."""
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
@@ -106,8 +112,8 @@ def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction, objec
     near = (batch_repair(question, bounds, objective=objective), _fewer_bounds(question, few, objective))
     first = [relief for relief in near if relief is not None]
     yield from first
-    others = chain(_hypotheses(question, few), _roomier_hosts(question, few, prediction.memory))
-    reliefs = (relief_of(hypothesis, objective=objective) for hypothesis in others)
+    kinds = _kinds(question, few, prediction.memory)
+    reliefs = (first_that_helps(kind, objective=objective) for kind in kinds)
     yield from islice((relief for relief in reliefs if relief is not None), MAX_RELIEFS - len(first))
     for last in (more_gpus(question, few) or _more_of_a_bigger_gpu(question, few), _smaller_model(question, few)):
         relief = None if last is None else relief_of(last, objective=objective)
@@ -119,32 +125,56 @@ def _fewer_bounds(question: Plan, bounds: SearchBounds, objective: Objective) ->
     return first_that_helps(free_axes(question, bounds), objective=objective)
 
 
-def _hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
+def _kinds(question: Plan, bounds: SearchBounds, memory: MemoryPrediction) -> Iterator[Iterable[Hypothesis]]:
+    """Changes that hold less, those of the recipe before those of the hardware; of each kind the first that helps."""
     recipe = question.recipe
     if recipe.writes_scores:
         flash = replace(question, recipe=recipe.with_fused_attention())
-        yield Hypothesis(change="attention=flash", question=flash, bounds=bounds)
+        yield (Hypothesis(change="attention=flash", question=flash, bounds=bounds),)
     if recipe.loss_chunks == 1 and question.model.has_head:
         chunked = replace(question, recipe=replace(recipe, loss_chunks=RELIEF_LOSS_CHUNKS))
-        yield Hypothesis(change=f"loss_chunks={RELIEF_LOSS_CHUNKS}", question=chunked, bounds=bounds)
+        yield (Hypothesis(change=f"loss_chunks={RELIEF_LOSS_CHUNKS}", question=chunked, bounds=bounds),)
     if bounds.offload is not None or recipe.offload != "none":
-        yield from _offload_hypotheses(question, bounds)
-    narrow = eight_bit_form(recipe.optimizer)
-    if narrow is not None and narrow in ENGINES[question.engine].optimizers:
-        small = replace(question, recipe=replace(recipe, optimizer=narrow))
-        yield Hypothesis(
-            change=f"optimizer={narrow}", question=small, bounds=bounds, caution="other numerics: check the loss"
-        )
+        yield from ((moved,) for moved in _offload_hypotheses(question, bounds))
+    yield _narrow_states(question, bounds)
+    yield _adapters(question, bounds)
+    yield from ((bigger,) for bigger in _bigger_gpus(question, bounds))
+    yield _roomier_hosts(question, bounds, memory)
+
+
+def _narrow_states(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
+    """Optimizer states in 8 bits; then weights in bf16 as well, where nobody chose a precision or chose a mixed one."""
+    recipe, engine = question.recipe, ENGINES[question.engine]
+    narrow = eight_bit_form(recipe.optimizer) or recipe.optimizer
+    if recipe.adapter != "none" or narrow not in engine.optimizers:
+        return
+    changes: list[dict[str, str]] = [] if narrow == recipe.optimizer else [{"optimizer": narrow}]
+    if recipe.precision == "bf16-mixed" and "bf16" in engine.precisions:
+        changes += [{**change, "precision": "bf16"} for change in changes or [{}]]
+    for change in changes:
+        small = replace(question, recipe=replace(recipe, **change))  # type: ignore[arg-type]
+        words = " ".join(f"{name}={value}" for name, value in change.items())
+        yield Hypothesis(change=words, question=small, bounds=bounds, caution="other numerics: check the loss")
+
+
+def _adapters(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
+    """Adapters beside the model, then beside a base of 4 bits."""
+    recipe, offered = question.recipe, ENGINES[question.engine].adapters
+    adapters = get_args(Adapter)
+    for adapter in adapters[adapters.index(recipe.adapter) + 1 :]:
+        if adapter in offered:
+            small = replace(question, recipe=replace(recipe, adapter=adapter))
+            yield Hypothesis(
+                change=f"adapter={adapter}", question=small, bounds=bounds, caution=ADAPTER_CAUTIONS[adapter]
+            )
+
+
+def _bigger_gpus(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
     for gpu in bigger_gpus(question.cluster.gpu):
         cluster = with_gpu(question.cluster, gpu)
         if cluster is not None:
             bigger = replace(question, cluster=cluster)
             yield Hypothesis(change=f"gpu={gpu.id}", question=bigger, bounds=bounds, caution="other hardware")
-    if recipe.adapter == "none" and "lora" in ENGINES[question.engine].adapters:
-        lora = replace(question, recipe=replace(recipe, adapter="lora"))
-        yield Hypothesis(
-            change="adapter=lora", question=lora, bounds=bounds, caution="trains adapters instead of the model"
-        )
 
 
 def _offload_hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
