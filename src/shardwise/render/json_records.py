@@ -56,7 +56,7 @@ KEYS: Mapping[str, str] = {
     "TargetChange": "*",
     "VerifiedChange": "edit cost effort fits device_used_bytes needed_bytes saved_bytes host_saved_bytes step_s"
     " step_ratio plan",
-    "WhatIf": "*",
+    "WhatIf": "change plan step_s step_ratio rate_ratio",
     # a profile, a recorded memory history and a traced step
     "CodeShare": "*",
     "CollectiveFamily": "*",

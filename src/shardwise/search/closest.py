@@ -11,14 +11,16 @@ from shardwise.engines.table import ENGINES
 from shardwise.errors import ShardwiseError
 from shardwise.families import read_model
 from shardwise.ledger import MemoryComponent
-from shardwise.optimizers import eight_bit_form
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
 from shardwise.recipe import Adapter
+from shardwise.rules import apply_changes
+from shardwise.rules.changes import changes_text
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, size_text, with_gpu, with_host_memory
 from shardwise.search.hypotheses import Hypothesis, first_that_helps, free_axes, has_plan, relief_of
+from shardwise.search.narrow_states import narrow_states
 from shardwise.search.nearest import nearest_plan
 from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import Found
@@ -135,7 +137,7 @@ def _kinds(question: Plan, bounds: SearchBounds, memory: MemoryPrediction) -> It
         chunked = replace(question, recipe=replace(recipe, loss_chunks=RELIEF_LOSS_CHUNKS))
         yield (Hypothesis(change=f"loss_chunks={RELIEF_LOSS_CHUNKS}", question=chunked, bounds=bounds),)
     if bounds.offload is not None or recipe.offload != "none":
-        yield from ((moved,) for moved in _offload_hypotheses(question, bounds))
+        yield _offload_hypotheses(question, bounds)
     yield _narrow_states(question, bounds)
     yield _adapters(question, bounds)
     yield from ((bigger,) for bigger in _bigger_gpus(question, bounds))
@@ -143,18 +145,13 @@ def _kinds(question: Plan, bounds: SearchBounds, memory: MemoryPrediction) -> It
 
 
 def _narrow_states(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
-    """Optimizer states in 8 bits; then weights in bf16 as well, where nobody chose a precision or chose a mixed one."""
-    recipe, engine = question.recipe, ENGINES[question.engine]
-    narrow = eight_bit_form(recipe.optimizer) or recipe.optimizer
-    if recipe.adapter != "none" or narrow not in engine.optimizers:
-        return
-    changes: list[dict[str, str]] = [] if narrow == recipe.optimizer else [{"optimizer": narrow}]
-    if recipe.precision == "bf16-mixed" and "bf16" in engine.precisions:
-        changes += [{**change, "precision": "bf16"} for change in changes or [{}]]
-    for change in changes:
-        small = replace(question, recipe=replace(recipe, **change))  # type: ignore[arg-type]
-        words = " ".join(f"{name}={value}" for name, value in change.items())
-        yield Hypothesis(change=words, question=small, bounds=bounds, caution="other numerics: check the loss")
+    for changes in narrow_states(question):
+        yield Hypothesis(
+            change=changes_text(changes),
+            question=apply_changes(question, changes),
+            bounds=bounds,
+            caution="other numerics: check the loss",
+        )
 
 
 def _adapters(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
