@@ -1,6 +1,7 @@
 """A plan as the files of another tool, from the table that reads them; what does not read back equal is refused."""
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
@@ -256,7 +257,8 @@ def _flag(key: str, value: FactValue) -> str:
     option = f"--{key.replace('_', '-')}"
     if value is True:
         return option
-    return f"{option} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
+    words = value if isinstance(value, tuple) else (value,)
+    return f"{option} {shlex.join(map(str, words))}"
 
 
 def _write_arguments(plan: Plan, first: TextFile, extra: Keys, launch: str) -> tuple[TextFile, ...]:
