@@ -28,7 +28,7 @@ SAID = {
     "megatron": (
         *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "pp", "ep", "vpp", "async_tensor_parallel"),
         *("seq_len", "micro_batch_size", "global_batch_size", "optimizer", "recompute", "recompute_layers", "offload"),
-        "stage_layers",
+        *("stage_layers", "fused_loss", "fused_loss_kernel"),
     ),
     "deepspeed": (
         *(

@@ -79,6 +79,19 @@ def test_a_layout_that_cannot_be_read_is_no_claim(layout):
     assert reading_of(line, "run.sh").value("stage_layers") is None
 
 
+@pytest.mark.parametrize(
+    ("flags", "fused", "kernel"),
+    [
+        ("", False, None),
+        ("--cross-entropy-loss-fusion", True, "native"),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", True, "te"),
+    ],
+)
+def test_megatron_fuses_its_loss_when_told_and_by_its_own_kernel_unless_told(flags, fused, kernel):
+    reading = reading_of(f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 {flags}\n", "run.sh")
+    assert (reading.value("fused_loss"), reading.value("fused_loss_kernel")) == (fused, kernel)
+
+
 def test_a_recipe_of_nemo_leaves_its_degrees_open():
     reading = reading_of("srun -N 2 --ntasks-per-node=8 nemo llm pretrain --factory llama3_70b\n", "run.sh")
     assert (reading.value("engine"), reading.value("world_size")) == ("megatron", 16)

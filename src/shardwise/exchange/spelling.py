@@ -132,6 +132,8 @@ def megatron_keys(plan: Plan) -> Keys:
         "fp8_format": "hybrid" if recipe.precision == "fp8-mixed" else None,
         # The optimizer on the host is a part of the precision-aware one.
         "use_precision_aware_optimizer": recipe.moment_dtype is not None or recipe.offload != "none",
+        "cross_entropy_loss_fusion": recipe.fused_loss is not False,
+        "cross_entropy_fusion_impl": recipe.fused_loss_kernel or "te" if recipe.fused_loss is not False else None,
         "data_path": "DATA",
         "ckpt_format": "fsdp_dtensor" if layout.zero_stage > 1 else None,
         "save": "CHECKPOINTS",

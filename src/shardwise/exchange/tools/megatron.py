@@ -7,7 +7,7 @@ from dataclasses import replace
 from shardwise.exchange.names import UNREAD_RECIPE, Claim, Readers, View
 from shardwise.exchange.tools.deepspeed import clipping
 from shardwise.fields import MANY_LAYERS
-from shardwise.recipe import Precision
+from shardwise.recipe import FusedLossKernel, Precision
 from shardwise.step.layer_placement import spread_layers
 
 DEEPSPEED = "deepspeed"
@@ -25,6 +25,7 @@ NEMO_FORMATS: dict[str, Precision] = {
     "16-mixed": "fp16-mixed",
     "32": "fp32",
 }
+KERNELS: dict[str, FusedLossKernel] = {"te": "te", "native": "native", "": "native"}
 SHARDED_OPTIMIZERS = ("distributed_fused_adam", "mcore_distributed_optim")
 
 
@@ -35,6 +36,8 @@ def _work_out(view: View) -> Iterator[Claim]:
     yield from recomputation(view)
     yield from _sequence_parallel(view)
     yield from clipping(view, "clip_grad")
+    if engine == "megatron":
+        yield from _loss(view, "")
     for key, precision in FORMATS:
         if view.is_on(key) or view.text(key) in ("e4m3", "hybrid"):
             yield view.claim("precision", precision, key)
@@ -62,6 +65,14 @@ def _sharding(view: View) -> Iterator[Claim]:
     copies = view.number("num_distributed_optimizer_instances")
     if copies is not None:
         yield view.claim("dp_replicate", copies, "num_distributed_optimizer_instances")
+
+
+def _loss(view: View, prefix: str) -> Iterator[Claim]:
+    """Whether the loss is fused, and by which kernel: Megatron's own where a fused one says nothing more."""
+    fused, kernel = f"{prefix}cross_entropy_loss_fusion", f"{prefix}cross_entropy_fusion_impl"
+    yield view.claim("fused_loss", view.is_on(fused), fused)
+    if view.is_on(fused):
+        yield view.claim("fused_loss_kernel", KERNELS.get(view.text(kernel)), kernel, fused)
 
 
 def _uneven_stages(view: View) -> Iterator[Claim]:
@@ -144,6 +155,8 @@ def _bridge(view: View) -> Iterator[Claim]:
     yield view.claim("optimizer", "adamw", "optimizer.optimizer")
     yield from recomputation(_inside(view, "model"))
     yield from _sequence_parallel(_inside(view, "model"))
+    if "model.cross_entropy_loss_fusion" in view.by_key:
+        yield from _loss(view, "model.")
     for key in ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"):
         if key in view.by_key:
             yield view.claim("zero_stage", int(view.is_on(key)), key)
