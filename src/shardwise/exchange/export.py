@@ -111,7 +111,7 @@ def export_plan(plan: Plan, *, to: str) -> tuple[TextFile, ...]:
 
 
 def same_work(plan: Plan) -> Plan:
-    """The plan as its import says it: idle data ranks are replicas, V-shaped pipelines have 2 chunks, a loss a kernel."""
+    """The plan as its import says it: idle ranks are replicas, V-shaped pipelines have 2 chunks, losses a kernel."""
     layout = plan.layout
     if has_loss_kernels(engine_profile(plan.engine)) and plan.recipe.fused_loss is not False:
         kernel = plan.recipe.fused_loss_kernel or "te"
