@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shardwise.columns import most
 from shardwise.engines.profile import EngineProfile, LossKind
-from shardwise.recipe import Recipe
+from shardwise.recipe import FusedLossKernel, Recipe
 from shardwise.units import MIB, Bytes
 
 
@@ -51,8 +51,10 @@ FUSED_KIND: dict[LossKind, LossKind] = {
     "vocab_parallel": "vocab_parallel_fused",
 }
 UNFUSED_KIND: dict[LossKind, LossKind] = {"vocab_parallel_fused": "vocab_parallel"}
-COMPILED_KIND: dict[LossKind, LossKind] = {"vocab_parallel_fused": "vocab_parallel_compiled"}
-"""What ``fused_loss_kernel: native`` makes of a fused loss; kinds that are not here have no such choice."""
+KERNEL_KIND: dict[LossKind, dict[FusedLossKernel | None, LossKind]] = {
+    "vocab_parallel_fused": {"native": "vocab_parallel_compiled"}
+}
+"""What ``fused_loss_kernel`` makes of a fused loss that has a choice of kernels."""
 
 
 def loss_kind(*, profile: EngineProfile, recipe: Recipe, tp: int) -> LossKind:
@@ -72,12 +74,12 @@ def asked_loss(*, profile: EngineProfile, recipe: Recipe) -> LossKind:
     kind, fused_loss = profile.loss, recipe.fused_loss
     if fused_loss is not None or (profile.compiles_loss and recipe.compile):
         kind = (UNFUSED_KIND if fused_loss is False else FUSED_KIND).get(kind, kind)
-    return COMPILED_KIND.get(kind, kind) if recipe.fused_loss_kernel == "native" else kind
+    return KERNEL_KIND.get(kind, {}).get(recipe.fused_loss_kernel, kind)
 
 
 def has_loss_kernels(profile: EngineProfile) -> bool:
     """Whether an engine has two kernels for its fused loss."""
-    return profile.loss in COMPILED_KIND
+    return profile.loss in KERNEL_KIND
 
 
 FULL_PRECISION_LOSS_BYTES = LossBytes(forward=8, backward=12, head=4)

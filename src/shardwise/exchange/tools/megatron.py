@@ -36,7 +36,7 @@ def _work_out(view: View) -> Iterator[Claim]:
     yield from recomputation(view)
     yield from _sequence_parallel(view)
     yield from clipping(view, "clip_grad")
-    if engine == "megatron":
+    if not view.is_on("deepspeed"):
         yield from _loss(view, "")
     for key, precision in FORMATS:
         if view.is_on(key) or view.text(key) in ("e4m3", "hybrid"):
