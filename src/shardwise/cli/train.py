@@ -18,7 +18,6 @@ from shardwise.cli.data_options import data_spec
 from shardwise.cli.optimizer_options import given_optimizer
 from shardwise.cli.options import (
     add_calibration_option,
-    add_foreign_options,
     add_json_option,
     add_launcher_option,
     add_layout_options,
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, a recipe, or MODEL and CLUSTER with the options of a plan; and what a run needs besides."""
     add_plan_source(parser, is_optional=True)
-    add_foreign_options(parser)
     add_calibration_option(parser)
     add_json_option(parser)
     add_run_options(parser)
