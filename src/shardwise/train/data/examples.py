@@ -110,9 +110,9 @@ def _turns(row: Row, name: str) -> tuple[Turn, ...]:
                 code="data-messages",
                 fix="write each message with role (system, user, assistant, tool) and content",
             )
-        if kind := next(filter(_is_no_text, _kinds(turn)), None):
+        if other := next(filter(_is_no_text, _kinds(turn)), None):
             raise DataError(
-                f"{row.place}: message {number} of '{name}' holds a part of type {kind}, and only text is learned",
+                f"{row.place}: message {number} of '{name}' holds a part of type {other}, and only text is learned",
                 code="data-messages",
                 fix="drop the row, or leave the text parts alone in it",
             )
