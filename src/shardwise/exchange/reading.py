@@ -243,7 +243,8 @@ def plan_document(reading: Reading, *, model: object, cluster: object) -> dict[s
         raise PlanError(
             f"{first.field} is {first.value} by {first.place} and {second.value} by {second.place}",
             code="import-contradiction",
-            fix=f"mend one of both, or say which with --set {first.field}={second.value}",
+            fix=f"mend one of both, or say which: to import with --set {first.field}={second.value}, elsewhere with "
+            "the option of that field",
         )
     questions = [one.field for one in reading.questions if one.field != "world_size"]
     if questions:
