@@ -51,6 +51,8 @@ class Offer:
     rate_ratio: float | None
     """Tokens per second and GPU of the changed layout over those of the recommended plan; ``None`` where the
     recommended layout does not divide what was changed."""
+    is_other_batch: bool = False
+    """Whether another batch is trained on the same GPUs, which is the first thing to say: the answer hangs on it."""
 
     @property
     def gain_ratio(self) -> float:
@@ -86,6 +88,8 @@ def free_offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Ite
     most = max((offer.gain_ratio for offer in switched if offer.question.recipe.compile), default=1.0)
     engines = _changed(question, now, _engines(question), least_ratio=LEAST_ENGINE_RATIO * most)
     yield from sorted(engines, key=lambda offer: -offer.gain_ratio)[:1]
+    if not question.recipe.liger_kernels and ENGINES[question.engine].has_liger_kernels:
+        yield from _searched(question, now, (("liger_kernels", True),), limits)
     yield from _states_on_the_device(question, now, limits)
     yield from _shared_batch(question, now, limits)
 
@@ -183,7 +187,8 @@ def _shared_batch(question: Plan, now: RankedPlan, limits: SearchBounds) -> Iter
     """A batch within 10 % that more of the GPUs can share, where its fastest plan trains more tokens a second."""
     size = _nearest_shared(question.global_batch_size, question.cluster.num_gpus)
     if size is not None:
-        yield from _searched(question, now, (("global_batch_size", size),), limits)
+        for offer in _searched(question, now, (("global_batch_size", size),), limits):
+            yield replace(offer, is_other_batch=True)
 
 
 def _states_on_the_device(question: Plan, now: RankedPlan, limits: SearchBounds) -> Sequence[Offer]:

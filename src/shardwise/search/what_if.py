@@ -59,7 +59,7 @@ class WhatIf:
     rate_ratio: float
     """Tokens per second and GPU over the recommended plan's."""
     is_other_batch: bool = False
-    """Whether another batch is trained on the same GPUs."""
+    """Whether another batch is trained on the same GPUs, which is the first thing to say: the answer hangs on it."""
     has_fewer_gpus: bool = False
     """Whether GPUs are missing: that is no offer, however fast the others are."""
 
@@ -115,17 +115,11 @@ def _chosen(result: SearchResult, question: Plan, limits: SearchBounds) -> Seque
     sizes = () if is_large else tuple(size_offers(question, now, limits=limits))
     num_gpus = question.cluster.num_gpus
     gains += [size for size in sizes if size.gain_ratio >= LEAST_GAIN_RATIO and size.num_gpus >= num_gpus]
-    by_gain = sorted(gains, key=lambda offer: (not _is_other_batch(offer.question, question), -offer.gain_ratio))
+    by_gain = sorted(gains, key=lambda offer: (not offer.is_other_batch, -offer.gain_ratio))
     best = by_gain[: FEW_SEARCHES if is_large else MAX_GAINS]
     others = [size for size in sizes if size not in best]
     losses = [size for size in others[1:] if size.gain_ratio <= 1 - NOTABLE_LOSS_FRACTION]
     return (*best, *others[:1], *losses)[: FEW_SEARCHES if is_large else MAX_SEARCHES]
-
-
-def _is_other_batch(changed: Plan, now: Plan) -> bool:
-    """Whether another batch is trained on as many GPUs, which is the first thing to say: the answer hangs on it."""
-    is_same_batch = changed.global_batch_size == now.global_batch_size
-    return changed.cluster.num_gpus == now.cluster.num_gpus and not is_same_batch
 
 
 def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBounds) -> Iterator[WhatIf]:
@@ -146,7 +140,8 @@ def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBound
             continue
         if found.plans:
             best = found.plans[0]
-            yield _changed(offer.change, best.plan, best.prediction.time.step_s, now)
+            answered = _changed(offer.change, best.plan, best.prediction.time.step_s, now)
+            yield replace(answered, is_other_batch=offer.is_other_batch)
 
 
 def _changed(change: str, plan: Plan, step_s: Seconds, now: RankedPlan) -> WhatIf:
@@ -156,7 +151,6 @@ def _changed(change: str, plan: Plan, step_s: Seconds, now: RankedPlan) -> WhatI
         step_s=step_s,
         step_ratio=step_s / now.prediction.time.step_s,
         rate_ratio=rate_ratio(plan, step_s=step_s, now=now),
-        is_other_batch=_is_other_batch(plan, now.plan),
         has_fewer_gpus=plan.cluster.num_gpus < now.plan.cluster.num_gpus,
     )
 
