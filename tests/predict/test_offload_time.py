@@ -132,7 +132,7 @@ def test_what_an_offloaded_plan_says_of_its_copies():
     ],
 )
 def test_the_memory_of_a_host_is_that_of_its_generation(cluster, gb_per_s):
-    """Two sockets of 6 channels of DDR4-2666, of 8 of DDR4-3200, of 8 of DDR5-4800; one Grace CPU for two GPUs at most."""
+    """Two sockets of 6 channels of DDR4-2666, of 8 of DDR4-3200, of 8 of DDR5-4800; one Grace CPU for two GPUs."""
     node = read_cluster(cluster).node
     assert host_memory_bytes_per_s(node) / 1e9 == pytest.approx(gb_per_s, abs=1)
     assert host_adam_bytes_per_s(node) == 0.25 * host_memory_bytes_per_s(node)

@@ -30,10 +30,10 @@ GPUS_PER_GRACE = 2
 """GPUs that share one in trays of GB200 and GB300; a GH200 has one to itself."""
 HOST_ADAM_FRACTION = 0.25
 """Share of that peak that CPU Adam reaches. Chosen on Megatron's optimizer offload on two H100 servers: 3.2 s more a
-step for 15.3 billion parameters a host, less 0.4 s of copies, are 153 GB/s of 614 at 28 bytes each (Qwen3-30B-A3B, Megatron-Bridge
-skills/nemo-mbridge-perf-cpu-offloading/card.yaml, 2026-03). Others lie on both sides: 0.46 from 2.57 s for 10B parameters
-on a DGX-2 (ZeRO-Offload, arXiv:2101.06840, CPU-Adam table), 0.13 from about 10 s for a quarter of 72B on an A100 server
-(deepspeedai/DeepSpeed#6834)."""
+step for 15.3 billion parameters a host, less 0.4 s of copies, are 153 GB/s of 614 at 28 bytes each (Qwen3-30B-A3B,
+NVIDIA-NeMo/Megatron-Bridge@067f987 ``skills/nemo-mbridge-perf-cpu-offloading/card.yaml``, 2026-03). Others lie on both
+sides: 0.46 from 2.57 s for 10B parameters on a DGX-2 (ZeRO-Offload, arXiv:2101.06840, CPU-Adam table), 0.13 from about
+10 s for a quarter of 72B on an A100 server (deepspeedai/DeepSpeed#6834)."""
 HOST_GRADIENT_BYTES = 4
 """Most bytes of a gradient that the update reads on the host: its fp32 copy, whatever the device held beside it."""
 HOST_COPIES_FRACTION = 0.5
@@ -49,8 +49,6 @@ direction while the others rest (NVIDIA/nvbandwidth#11, 2023-11); with all of th
 6 are left for each. With PCIe 5 every GPU has a switch of its own (topology of an 8 x H100 SXM in NVIDIA/nccl#1264)."""
 PCIE_5_BYTES_PER_S: BytesPerSecond = 60e9
 """Sixteen lanes of PCIe 5 have more than this one way, those of PCIe 4 less."""
-COHERENT_LINK_BYTES_PER_S: BytesPerSecond = 200e9
-"""A host link at least this fast is NVLink-C2C: no PCIe is."""
 NVME_READ_BYTES_PER_S: BytesPerSecond = 2.9e9
 NVME_WRITE_BYTES_PER_S: BytesPerSecond = 2.04e9
 """One drive (stas00/ml-engineering, storage: fio on a Samsung 980 PRO)."""
@@ -169,7 +167,7 @@ def host_copy_bytes_per_s(node: Node) -> BytesPerSecond:
     part of a shared one, or its part of the host's memory."""
     link = node.gpu.pcie_bandwidth_bytes_per_s
     rate = link * HOST_LINK_FRACTION
-    if link >= COHERENT_LINK_BYTES_PER_S:
+    if node.gpu.has_coherent_host:
         return rate
     return min(rate / gpus_per_uplink(node), _copies_bytes_per_s(node) / node.gpus_per_node)
 
@@ -182,7 +180,7 @@ def _copies_bytes_per_s(node: Node) -> BytesPerSecond:
 def host_memory_bytes_per_s(node: Node) -> BytesPerSecond:
     """Peak bandwidth of the memory of one host, by the generation of CPUs that its GPUs' links belong to."""
     link = node.gpu.pcie_bandwidth_bytes_per_s
-    if link >= COHERENT_LINK_BYTES_PER_S:
+    if node.gpu.has_coherent_host:
         return GRACE_MEMORY_BYTES_PER_S * max(1, node.gpus_per_node // GPUS_PER_GRACE)
     known = [memory for rate, memory in HOST_MEMORY_BYTES_PER_S if link <= rate]
     return known[0] if known else HOST_MEMORY_BYTES_PER_S[-1][1]
@@ -203,7 +201,7 @@ def gpus_per_uplink(node: Node) -> int:
 def host_copy_sentence(node: Node) -> str:
     """What copies to and from the host are taken to reach, and why."""
     rate = f"copies between a GPU and its host reach {host_copy_bytes_per_s(node) / GB:.1f} GB/s a direction"
-    if node.gpu.pcie_bandwidth_bytes_per_s >= COHERENT_LINK_BYTES_PER_S:
+    if node.gpu.has_coherent_host:
         return f"{rate}, over a link of its own"
     if gpus_per_uplink(node) > 1:
         return f"{rate} while all GPUs copy: {GPUS_PER_UPLINK} GPUs share one PCIe link to the host"
