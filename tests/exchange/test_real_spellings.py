@@ -1,5 +1,7 @@
 """Files as their tools and users write them, with what each of them means; re-typed, with the parts that matter."""
 
+import pytest
+
 from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.reading import read_parsed
 
@@ -49,6 +51,45 @@ def test_two_uneven_stages_need_both_of_megatrons_ends():
         "--decoder-first-pipeline-num-layers 17 --decoder-last-pipeline-num-layers 15\n"
     )
     assert reading_of(line, "run.sh").value("stage_layers") == (17, 15)
+
+
+@pytest.mark.parametrize(
+    ("layout", "pp", "stages", "vpp"),
+    [
+        ("Et*3|(tt|)*29m|L", 16, (5, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2, 2), 2),
+        ("Et*7|t*7|t*8|t*8L", 4, (7, 7, 8, 8), 1),
+    ],
+)
+def test_a_written_layout_says_the_layers_of_every_stage(layout, pp, stages, vpp):
+    """The first is Megatron Core's own for DeepSeek-V3; chunks with the loss or the last prediction have no layer."""
+    line = (
+        f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers {sum(stages)} --pipeline-model-parallel-size {pp} "
+        f"--pipeline-model-parallel-layout '{layout}'\n"
+    )
+    reading = reading_of(line, "run.sh")
+    assert (reading.value("stage_layers"), reading.value("vpp")) == (stages, vpp)
+
+
+@pytest.mark.parametrize("layout", ["Et*9999999|L", "(((t*999)*999)*999)*999L", "Ex|L", "L|E"])
+def test_a_layout_that_cannot_be_read_is_no_claim(layout):
+    line = (
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --pipeline-model-parallel-size 2 "
+        f"--pipeline-model-parallel-layout '{layout}'\n"
+    )
+    assert reading_of(line, "run.sh").value("stage_layers") is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "fused", "kernel"),
+    [
+        ("", False, None),
+        ("--cross-entropy-loss-fusion", True, "native"),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", True, "te"),
+    ],
+)
+def test_megatron_fuses_its_loss_when_told_and_by_its_own_kernel_unless_told(flags, fused, kernel):
+    reading = reading_of(f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 {flags}\n", "run.sh")
+    assert (reading.value("fused_loss"), reading.value("fused_loss_kernel")) == (fused, kernel)
 
 
 def test_a_recipe_of_nemo_leaves_its_degrees_open():

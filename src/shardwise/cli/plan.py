@@ -150,8 +150,9 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
 
 def _run_search(arguments: argparse.Namespace) -> int:
     """One cluster."""
+    from shardwise.ask.found import what_is_missing
     from shardwise.ask.plans import plan_text
-    from shardwise.ask.searching import search_plan, what_is_missing
+    from shardwise.ask.searching import search_plan
     from shardwise.cli.plan_answer import say_nothing_is_written, write_search
 
     question, bounds = _question(arguments), bounds_from(arguments)

@@ -11,7 +11,6 @@ from shardwise.model import AttentionSpec, DenseSpec, MoeSpec
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
-from shardwise.rules.stages import placed_layers
 from shardwise.step.layer_placement import pipeline_stages
 
 Keys = dict[str, FactValue]
@@ -98,13 +97,18 @@ def _model_parts(plan: Plan, *, head: str) -> tuple[tuple[str, ...], ...] | None
         head: the name of the module after the last norm.
     """
     layout = plan.layout
-    chunks = [chunk for stage in pipeline_stages(model=plan.model, layout=layout) for chunk in stage.chunks]
-    counts = [chunk.num_layers for chunk in sorted(chunks, key=lambda chunk: chunk.index)]
+    counts = _chunk_layers(plan)
     if layout.stage_layers is None and len(set(counts)) == 1 and len(counts) == layout.pp * CHUNKS[layout.schedule]:
         return None
     starts = [sum(counts[:index]) for index in range(len(counts) + 1)]
     parts = [[f"layers.{layer}" for layer in range(*ends)] for ends in pairwise(starts)]
     return tuple(map(tuple, [["tok_embeddings", *parts[0]], *parts[1:-1], [*parts[-1], "norm", head]]))
+
+
+def _chunk_layers(plan: Plan) -> list[int]:
+    """Layers of every chunk of a pipeline, in the order of the model."""
+    chunks = [chunk for stage in pipeline_stages(model=plan.model, layout=plan.layout) for chunk in stage.chunks]
+    return [chunk.num_layers for chunk in sorted(chunks, key=lambda chunk: chunk.index)]
 
 
 def megatron_keys(plan: Plan) -> Keys:
@@ -127,6 +131,8 @@ def megatron_keys(plan: Plan) -> Keys:
         "fp8_format": "hybrid" if recipe.precision == "fp8-mixed" else None,
         # The optimizer on the host is a part of the precision-aware one.
         "use_precision_aware_optimizer": recipe.moment_dtype is not None or recipe.offload != "none",
+        "cross_entropy_loss_fusion": recipe.fused_loss is not False,
+        "cross_entropy_fusion_impl": recipe.fused_loss_kernel or "te" if recipe.fused_loss is not False else None,
         "data_path": "DATA",
         "ckpt_format": "fsdp_dtensor" if layout.zero_stage > 1 else None,
         "save": "CHECKPOINTS",
@@ -144,16 +150,27 @@ def megatron_keys(plan: Plan) -> Keys:
     if recipe.recompute == "full":
         keys["recompute_method"] = "uniform" if recipe.recompute_layers is None else "block"
         keys["recompute_num_layers"] = recipe.recompute_layers or 1
-    if layout.stage_layers is not None:
-        keys["decoder_first_pipeline_num_layers"] = layout.stage_layers[0]
-        keys["decoder_last_pipeline_num_layers"] = layout.stage_layers[-1]
-    elif layout.pp > 1:
-        placed = placed_layers(plan.model, layout)
-        keys["account_for_embedding_in_pipeline_split"] = placed[0] < max(placed)
-        keys["account_for_loss_in_pipeline_split"] = placed[-1] < max(placed)
+    if layout.pp > 1:
+        keys |= _megatron_stage_keys(plan)
     if recipe.tokens is not None:
         keys["train_iters"] = max(1, round(recipe.tokens / plan.tokens_per_step))
     return keys
+
+
+def _megatron_stage_keys(plan: Plan) -> Keys:
+    """The layers of the stages: by the flags of the first and the last where these can say them, or written out."""
+    layout, counts = plan.layout, _chunk_layers(plan)
+    most = max(counts)
+    if layout.stage_layers is None and set(counts[1:-1]) <= {most} and min(counts) >= most - 1:
+        return {
+            "account_for_embedding_in_pipeline_split": counts[0] < most,
+            "account_for_loss_in_pipeline_split": counts[-1] < most,
+        }
+    stages = layout.stage_layers or ()
+    if stages and len(set(stages[1:-1])) < 2 and not any(layers % layout.vpp for layers in stages):
+        return {"decoder_first_pipeline_num_layers": stages[0], "decoder_last_pipeline_num_layers": stages[-1]}
+    layers = "|".join(f"t*{count}" for count in counts)
+    return {"pipeline_model_parallel_layout": f"E{layers}L", "num_virtual_stages_per_pipeline_rank": None}
 
 
 def _megatron_model(plan: Plan) -> Keys:
