@@ -35,7 +35,7 @@ BEYOND_A_PLAN = ("sp",)
 GATHERING_ENGINES = ("torchtitan", "accelerate", "fsdp2", "fsdp1")
 """Engines on torch's FSDP, where ZeRO 2 is ``reshard_after_forward`` off or ``SHARD_GRAD_OP``."""
 RECOMPUTE_EVERY = "recompute_every"
-"""Of how many blocks one is recomputed whole, where torchtitan's selective recomputation goes by blocks."""
+"""The claim that torchtitan's selective recomputation recomputes one of so many blocks whole."""
 CONFIG = "config"
 """The option, and the fact of a Python file, that holds the name of a recipe."""
 RECIPE_FIELDS = frozenset(one.name for one in plan_fields(Recipe))
