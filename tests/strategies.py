@@ -101,6 +101,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         loss_chunks=draw(st.integers(1, 16)),
         wrap_ends=draw(st.sampled_from((None, True, False))),
         fused_loss=draw(st.sampled_from((None, True, False))),
+        fused_loss_kernel=draw(st.sampled_from((None, None, "te", "native"))),
         fused_optimizer=draw(st.sampled_from((None, None, True, False))),
         blocking_launches=draw(st.sampled_from((False, False, False, True))),
         clip_gradients=draw(st.booleans()),

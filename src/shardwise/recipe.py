@@ -18,6 +18,7 @@ ReduceDtype = Literal["fp32", "bf16"]
 MomentDtype = Literal["fp32", "bf16"]
 RecomputeModule = Literal["core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts"]
 """Parts of a block that Megatron-LM recomputes by themselves (``--recompute-modules``)."""
+FusedLossKernel = Literal["te", "native"]
 StateDict = Literal["sharded", "full", "full-on-host"]
 Convention = Literal["engine", "seed"]
 
@@ -171,6 +172,16 @@ class Recipe:
         None, "never store fp32 logits", left_out=ENGINES_OWN, synonyms=("fused_cross_entropy",)
     )
     """The cross-entropy is one kernel."""
+    fused_loss_kernel: FusedLossKernel | None = plan_field(
+        None,
+        "which of Megatron's kernels fused_loss is",
+        left_out="te",
+        offered_by="megatron",
+        synonyms=("cross_entropy_fusion_impl",),
+    )
+    """``te`` is Transformer Engine's, which writes the gradient over the logits. ``native`` is Megatron's own, compiled
+    by torch, and what Megatron-LM runs for ``--cross-entropy-loss-fusion`` alone: it keeps an fp32 copy of the logits
+    more than the loss that is not fused."""
     liger_kernels: bool = plan_field(
         False,
         "norms, rotary, gated activation, head with loss by Liger",

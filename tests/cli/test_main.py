@@ -1,5 +1,6 @@
 """The front door: help, unknown words, exit codes, the shape of errors, and what happens when the reader leaves."""
 
+import gc
 import json
 import signal
 import subprocess
@@ -157,3 +158,28 @@ def test_a_command_in_a_folder_that_was_deleted_says_so(tmp_path, monkeypatch, c
     folder.rmdir()
     assert front_door.main(["plan", "llama-3.2-1b", "8xh100-sxm"]) == 2
     assert "the working directory of this shell was deleted [working-directory]" in capsys.readouterr().err
+
+
+@pytest.fixture
+def collector():
+    """As it was, after a test that leaves it as a process that ends does."""
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_short_command_looks_for_no_cycles_of_garbage_even_at_its_end(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["shardwise", "catalog", "gpus"])
+    assert front_door.program() == 0
+    assert not gc.isenabled()
+    assert gc.get_freeze_count() > 0
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize("name", [entry.name for entry in COMMANDS if entry.runs_long])
+def test_a_long_command_frees_its_cycles_of_garbage(monkeypatch, name):
+    monkeypatch.setattr(sys, "argv", ["shardwise", name, "--help"])
+    assert front_door.program() == 0
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0

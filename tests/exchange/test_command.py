@@ -84,6 +84,46 @@ def test_the_files_stand_where_a_plan_stands(capsys):
     assert answer(capsys, "predict", MEGATRON)[1]["code"] == "import-open"
 
 
+THREE_FILES = {
+    "ds.json": '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}',
+    "args.yaml": "per_device_train_batch_size: 2\nmax_length: 2048\ngradient_checkpointing: no\ndeepspeed: ds.json\n",
+    "run.sh": "torchrun --nproc_per_node 8 train.py --config args.yaml --gradient_accumulation_steps 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code"),
+    [
+        (("predict",), 0),
+        (("explain",), 0),
+        (("cost", "--tokens", "1B"), 0),
+        (("timeline",), 0),
+        (("judge", "--mfu", "0.4"), 0),
+        (("export", "--to", "deepspeed"), 0),
+        (("plan", "--top", "1", "--no-what-if"), 0),
+        (("train",), 2),
+        (("trace",), 2),
+    ],
+)
+def test_three_files_stand_where_any_command_takes_a_plan(tmp_path, capsys, command, exit_code):
+    files = [tmp_path / name for name in THREE_FILES]
+    for file in files:
+        file.write_text(THREE_FILES[file.name], encoding="utf-8")
+    name, *options = command
+    placed = ["--model", "llama-3.2-1b", "--cluster", "8xh100-sxm", *options]
+    code, found = answer(capsys, name, *map(str, files), *placed)
+    assert code == exit_code
+    assert found.get("code") == (None if exit_code == 0 else "train-engine")
+    assert answer(capsys, name, *map(str, files), str(tmp_path / "none.yaml"), *placed)[1]["code"] == "cli-usage"
+
+
+def test_a_model_beside_a_cluster_is_named_once(capsys):
+    for words in (("predict", "llama-3.1-8b"), ("cost", "llama-3.1-8b"), ("judge", "llama-3.1-8b", "--mfu", "0.4")):
+        for option in (("--model", "llama-3.1-70b"), ("--cluster", "16xh100-sxm")):
+            code, error = answer(capsys, words[0], words[1], "8xh100-sxm", *words[2:], *option)
+            assert (code, error["code"]) == (2, "cli-usage")
+
+
 def test_a_file_of_nobody_is_refused(tmp_path, capsys):
     path = tmp_path / "notes.txt"
     path.write_text("hello world\n", encoding="utf-8")

@@ -9,6 +9,8 @@ from rules.samples import llama_8b, make_plan
 from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.export import TARGETS, InexpressibleError, export_plan, same_work
 from shardwise.exchange.reading import planned_values, read_parsed
+from shardwise.exchange.spelling import megatron_keys
+from shardwise.exchange.tools.megatron import written_chunks
 from shardwise.layout import Layout
 from shardwise.plan_file import read_plan
 from shardwise.recipe import Recipe
@@ -18,15 +20,15 @@ from strategies import plans, runnable_plans
 TORCHTITAN = (
     *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "pp", "ep", "schedule", "async_tensor_parallel"),
     *("seq_len", "micro_batch_size", "global_batch_size", "precision", "optimizer", "recompute", "offload", "compile"),
-    *("vpp", "stage_layers"),
+    *("vpp", "stage_layers", "expert_exchange"),
 )
 SAID = {
     "torchtitan": TORCHTITAN,
-    "torchtitan-recipe": (*TORCHTITAN, "loss_chunks"),
+    "torchtitan-recipe": (*TORCHTITAN, "loss_chunks", "attention_kernel"),
     "megatron": (
         *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "pp", "ep", "vpp", "async_tensor_parallel"),
         *("seq_len", "micro_batch_size", "global_batch_size", "optimizer", "recompute", "recompute_layers", "offload"),
-        "stage_layers",
+        *("stage_layers", "fused_loss", "fused_loss_kernel", "attention", "attention_kernel", "expert_exchange"),
     ),
     "deepspeed": (
         *(
@@ -40,20 +42,22 @@ SAID = {
             "optimizer",
             "offload",
         ),
-        *("precision", "overlap_grad_reduce", "activation_offload"),
+        *("precision", "overlap_grad_reduce", "activation_offload", "attention", "attention_kernel"),
     ),
     "accelerate": (
         *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "seq_len", "micro_batch_size", "global_batch_size"),
-        *("offload", "adapter", "activation_offload"),
+        *("offload", "adapter", "activation_offload", "attention", "attention_kernel"),
     ),
 }
 """Fields that each target has words for, over all values that its engine can run; the tests hold it to them."""
+SDPA_KERNELS = {"cudnn", "efficient", "math", "fa4"}
+"""Kernels among which torch chooses by itself, and one that transformers 5.24 has no name for."""
 UNSAID = {
     "torchtitan": {"muon", "2"},
-    "torchtitan-recipe": {"muon", "2"},
-    "megatron": {"sgd", "lion", "muon"},
-    "deepspeed": {"sgd-momentum", "muon", "bf16", "fp8-mixed"},
-    "accelerate": {"sgd-momentum", "muon", "bf16", "2"},
+    "torchtitan-recipe": {"muon", "2", "cudnn", "efficient", "math", "fa3"},
+    "megatron": {"sgd", "lion", "muon", "fa3", "fa4", "efficient", "math", "flex"},
+    "deepspeed": {"sgd-momentum", "muon", "bf16", "fp8-mixed", *SDPA_KERNELS},
+    "accelerate": {"sgd-momentum", "muon", "bf16", "2", *SDPA_KERNELS},
 }
 """Values of these fields that a target has no word for."""
 ALWAYS = {"sequence_parallel", "reshard_after_forward", "vpp", "schedule"}
@@ -182,3 +186,31 @@ def test_a_v_shaped_pipeline_is_written_whether_or_not_its_two_chunks_are_said(t
     layout = Layout(pp=4, vpp=vpp, schedule="zbv", reshard_after_forward=False)
     asked = make_plan(llama_8b(), engine="torchtitan", num_gpus=4, layout=layout, global_batch_size=16, compile=False)
     assert planned_values(read_back(export_plan(asked, to=target)))["vpp"] == 2
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "pp", "vpp", "is_written"),
+    [
+        (96, 16, 4, True),
+        (96, 16, 3, False),
+        (94, 16, 3, False),
+        (126, 16, 1, False),
+        (61, 16, 1, True),
+        (30, 4, 1, False),
+    ],
+)
+def test_megatron_is_told_the_layers_of_stages_that_its_flags_cannot_say(num_layers, pp, vpp, is_written):
+    """Qwen3-235B (94 on 48 chunks) and Llama-3.1-405B (126) are released with flags; DeepSeek-V3 (61) is not."""
+    layout = Layout(pp=pp, vpp=vpp, schedule="interleaved" if vpp > 1 else "1f1b", zero_stage=1)
+    keys = megatron_keys(make_plan(llama_8b(num_layers=num_layers), engine="megatron", layout=layout))
+    assert ("pipeline_model_parallel_layout" in keys) is is_written
+    if is_written:
+        chunks = written_chunks(str(keys["pipeline_model_parallel_layout"]))
+        assert (len(chunks), sum(chunks), min(chunks)) == (pp * vpp, num_layers, num_layers // (pp * vpp))
+
+
+@pytest.mark.parametrize(("stages", "text"), [((7, 8, 8, 7), None), ((7, 7, 8, 8), "Et*7|t*7|t*8|t*8L")])
+def test_stages_between_the_ends_that_differ_are_written_out(stages, text):
+    layout = Layout(pp=4, zero_stage=1, stage_layers=stages)
+    keys = megatron_keys(make_plan(llama_8b(num_layers=30), engine="megatron", layout=layout))
+    assert keys.get("pipeline_model_parallel_layout") == text

@@ -86,6 +86,11 @@ FURTHER_CASES = {
         "fused_optimizer=false, but how native updates with adamw is no choice",
         "set fused_optimizer=null",
     ),
+    "engine-fused-loss-kernel": (
+        make_plan(fused_loss_kernel="native"),
+        "fused_loss_kernel=native, but native has no choice of kernels for its loss",
+        "set fused_loss_kernel=null",
+    ),
     "engine-liger-kernels": (
         make_plan(liger_kernels=True),
         "liger_kernels, but native has kernels of its own",

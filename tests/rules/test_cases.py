@@ -84,10 +84,19 @@ def test_c12_a_released_recipe_with_60_layers_and_pp_8():
     assert stage_layers_for_vpp(num_layers=60, pp=8, vpp=4) == (4, 8, 8, 8, 8, 8, 8, 8)
     layout = Layout(pp=8, vpp=4, schedule="interleaved", zero_stage=1)
     plan = make_plan(llama_8b(num_layers=60), engine="megatron", layout=layout)
-    found = refusal(plan, "engine-megatron-uneven-stages")
-    assert "60 % 8 = 4" in found.message
-    assert found.neighbour == (("stage_layers", (4, 8, 8, 8, 8, 8, 8, 8)),)
+    assert find_errors(plan) == ()
+    found = refusal(plan, "layout-uneven-stages")
+    assert "60 % 32 = 28" in found.message
     assert find_errors(apply_changes(plan, found.neighbour)) == ()
+    released = apply_changes(plan, (("stage_layers", (4, 8, 8, 8, 8, 8, 8, 8)),))
+    assert refused(released) == set()
+
+
+@pytest.mark.parametrize(("num_layers", "pp"), [(60, 8), (61, 16)])
+def test_layers_that_megatron_takes_from_a_written_layout_are_not_refused(num_layers, pp):
+    plan = make_plan(llama_8b(num_layers=num_layers), engine="megatron", layout=Layout(pp=pp, zero_stage=1))
+    assert find_errors(plan) == ()
+    assert refused(plan) == {"layout-uneven-stages"}
 
 
 def test_c12_a_stage_that_vpp_does_not_divide_is_named():

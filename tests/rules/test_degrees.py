@@ -15,7 +15,7 @@ from shardwise.rules import (
 )
 from shardwise.rules.degrees import divisors, nearest_first
 from shardwise.rules.shards import dim0_shard_rows
-from shardwise.rules.stages import fits_megatron_split, stage_layers_for_vpp
+from shardwise.rules.stages import stage_layers_for_vpp
 
 
 @given(st.integers(1, 5000))
@@ -84,15 +84,6 @@ def test_a_layout_for_vpp_places_every_layer_in_multiples_of_vpp(num_layers, pp,
         assert (len(counts), sum(counts)) == (pp, num_layers)
         assert all(count > 0 and count % vpp == 0 for count in counts)
         assert max(counts) - min(counts) in (0, vpp)
-
-
-@pytest.mark.parametrize(
-    ("num_layers", "num_chunks", "fits"),
-    [(96, 64, False), (96, 48, True), (94, 48, True), (126, 16, True), (126, 32, True), (61, 16, False), (30, 4, True)],
-)
-def test_megatron_splits_with_embedding_and_loss_counted(num_layers, num_chunks, fits):
-    """Qwen3-235B (94 on 48 chunks) and Llama-3.1-405B (126) are released this way; DeepSeek-V3 (61) writes a layout."""
-    assert fits_megatron_split(num_layers=num_layers, num_chunks=num_chunks) is fits
 
 
 @given(st.integers(0, 500), st.integers(1, 64))

@@ -208,12 +208,6 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "rest would train 28 layers",
         "set stage_layers=[7,8,8,7]",
     ),
-    "engine-megatron-uneven-stages": (
-        make_plan(llama_8b(num_layers=61), engine="megatron", layout=Layout(pp=4, zero_stage=1)),
-        "Megatron splits 61 layers (or 62 or 63, counting embedding and loss) evenly, but pp=4 with vpp=1 makes 4 "
-        "chunks (61 % 4 = 1, 61 % 4 = 1)",
-        "set stage_layers=[15,15,15,16]",
-    ),
     "engine-megatron-stage-layers-over-vpp": (
         make_plan(engine="megatron", layout=replace(INTERLEAVED, zero_stage=1, stage_layers=(7, 8, 8, 9))),
         "a stage of 7 layers is not a multiple of vpp=2: Megatron's first- and last-stage flags cannot express it, "

@@ -221,6 +221,16 @@ def test_transformer_engines_loss_works_in_place_and_divided_keeps_a_copy(tp, ea
     assert found[LOSS : HEAD + 1] == [one * LOGITS // tp for one in each]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "each"),
+    [({}, 2), ({"fused_loss": False}, 6), ({"fused_loss_kernel": "te"}, 2), ({"fused_loss_kernel": "native"}, 10)],
+)
+def test_megatrons_own_fusion_keeps_more_than_its_loss_without_one(recipe, each):
+    """NVIDIA/Megatron-LM@0cb4a9c says so of versions before: a fresh buffer of 4 GB for 8k x 128k fp32 logits."""
+    found = logits(plan_of("megatron", recipe=recipe, zero_stage=1))
+    assert found[LOSS] == found[LOSS + 1] == each * LOGITS
+
+
 def test_dtensors_loss_holds_more_copies():
     """Traced: one more fp32 copy forward, and the logits stay."""
     found = logits(plan_of("fsdp2", recipe={"compile": False}, tp=2, zero_stage=3, dp_shard=2))

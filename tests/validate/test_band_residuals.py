@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from shardwise.predict.time_band import EIGHT_BITS, EXPERTS, FSDP1, SPECIFICATION, TIMED
-from shardwise.validate.band_residuals import band_residuals, fitted_reason
+from shardwise.validate.band_residuals import band_residuals
 from shardwise.validate.time_accuracy import time_accuracy
 
 
@@ -35,7 +35,7 @@ def test_no_run_that_draws_a_band_judges_it():
     found = report()
     assert found.fitted_families == ("VTRAINM", "VTRAINS2048", "LLMF", "AUTOMODEL", "MBRIDGE", "TR8")
     assert not set(found.fitted_families) & set(found.reported_families)
-    used = {row.run.family for row in found.rows if fitted_reason(row) is not None}
+    used = {row.run.family for row in found.rows if row.fitted_reason is not None}
     assert used == set(found.fitted_families)
     assert not used & set(found.blind_families)
 

@@ -128,7 +128,7 @@ class PlanAnswer(Answer):
 
     def text(self) -> str:
         """Return the first screen that ``shardwise plan`` prints."""
-        from shardwise.ask.searching import search_screen
+        from shardwise.ask.found import search_screen
 
         return search_screen(self.result)
 
@@ -143,7 +143,7 @@ class PlanAnswer(Answer):
         return "\n".join(paragraphs[:2])
 
     def _best(self) -> "RankedPlan":
-        from shardwise.ask.searching import no_plan
+        from shardwise.ask.found import no_plan
 
         if not self.result.plans:
             raise no_plan(self.result)

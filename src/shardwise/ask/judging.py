@@ -1,8 +1,9 @@
 """A rate of training that someone reports is judged: against the GPU's peak, the prediction and published runs."""
 
 from shardwise.ask.answers import JudgeAnswer
+from shardwise.ask.found import no_plan
 from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, is_cluster
-from shardwise.ask.searching import no_plan, search_plan
+from shardwise.ask.searching import search_plan
 from shardwise.catalog import read_cluster
 from shardwise.cluster import Gpu
 from shardwise.errors import UsageError

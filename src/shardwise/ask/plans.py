@@ -58,13 +58,7 @@ def plan_of(
             :func:`shardwise.rules.require_valid`.
     """
     parts = parts_of(fields)
-    foreign = foreign_files(source, cluster, others)
-    if others and not foreign:
-        raise UsageError(
-            f"there is no place for '{str(others[0])[:40]}'",
-            code="cli-usage",
-            fix="give one plan, or several files that are all of another tool",
-        )
+    foreign = require_foreign_files(source, cluster, others, named_model=named_model, named_cluster=named_cluster)
     if foreign:
         from shardwise.ask.foreign_plan import read_foreign
 
@@ -93,6 +87,36 @@ def _placed(name: str | None) -> str | None:
     if name is None or not ("/" in name or name.endswith((".json", ".toml"))) or not Path(name).exists():
         return name
     return str(Path(name).resolve())
+
+
+def require_foreign_files(
+    source: object,
+    cluster: object,
+    others: Sequence[Path | str],
+    *,
+    named_model: str | None,
+    named_cluster: str | None,
+) -> list[Path]:
+    """:func:`foreign_files`, where nothing stands beside a plan or a model of ours that has no place there.
+
+    Raises:
+        UsageError: something does.
+    """
+    foreign = foreign_files(source, cluster, others)
+    if others and not foreign:
+        raise UsageError(
+            f"there is no place for '{str(others[0])[:40]}'",
+            code="cli-usage",
+            fix="give one plan, or several files that are all of another tool",
+        )
+    name = named_model or named_cluster
+    if cluster is not None and name is not None and not foreign:
+        raise UsageError(
+            f"'{name[:40]}' is named beside MODEL and CLUSTER",
+            code="cli-usage",
+            fix="leave out --model and --cluster, which go with a file",
+        )
+    return foreign
 
 
 def foreign_files(source: object, cluster: object, others: Sequence[Path | str] = ()) -> list[Path]:

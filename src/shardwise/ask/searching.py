@@ -1,6 +1,6 @@
 """The search for a plan: what is bounded, the batch, and the answer on one screen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,28 +9,22 @@ from shardwise.ask.answers import PlanAnswer
 from shardwise.ask.bounded_fields import BOUNDED
 from shardwise.ask.plans import ClusterSource, asked_plan, calibrated, priced
 from shardwise.collector import paused_collector
-from shardwise.errors import NoPlanError
 from shardwise.fields import Field, plan_fields
 from shardwise.layout import Layout, ZeroStage
 from shardwise.plan import Plan
 from shardwise.plan_file import PlanSource, recipe_assumptions
 from shardwise.plan_file.values import check_fields
 from shardwise.recipe import Recipe
-from shardwise.render.first_screen import ScreenContext, plan_screen
-from shardwise.render.no_plan_screen import no_plan_screen
 from shardwise.search import (
     Objective,
-    Relief,
     SearchBounds,
     SearchResult,
-    TargetChange,
     at_most,
     parse_counts,
     parse_range,
     rounded_batch,
     search,
 )
-from shardwise.search.shortlist import shortlist
 
 ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 DEGREES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "vpp", "ep", "expert_tp", "micro_batch_size")
@@ -151,27 +145,3 @@ def _bound(field: Field, value: object) -> Any:
 
 def _values(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-def what_is_missing(result: SearchResult) -> tuple[str, Sequence[TargetChange | Relief]]:
-    """Why a search has no plan, and the nearest questions that have one."""
-    if result.missed is not None:
-        return result.missed.because, result.missed.changes
-    if result.closest is not None:
-        return f"nothing fits, the closest layout lacks {result.closest.lacks}", result.closest.reliefs
-    return "every layout breaks a rule", result.repairs
-
-
-def no_plan(result: SearchResult) -> NoPlanError:
-    """The error for a caller who asks for the plan of a search that found none."""
-    because, changes = what_is_missing(result)
-    fix = f"set {changes[0].change}" if changes else "read the answer's text() for what came closest"
-    return NoPlanError(f"there is no plan: {because.rstrip('.')}", code="search-no-plan", fix=fix)
-
-
-def search_screen(result: SearchResult) -> str:
-    """The first screen of a search."""
-    chosen = shortlist(result)
-    if chosen is not None:
-        return plan_screen(chosen, ScreenContext())
-    return no_plan_screen(result, ScreenContext())

@@ -1,6 +1,7 @@
 """What a command is: a module with two functions, found by name and imported only when it is asked for."""
 
 import argparse
+import gc
 import re
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ class CommandEntry:
     """The file in ``cli/``, where it cannot be called like the command."""
     reads_recipes: bool = False
     """Whether a file may hold its options (``cli/recipe_file.py``)."""
+    runs_long: bool = False
+    """Whether it runs for minutes or with torch, so that cycles of garbage have to be freed meanwhile."""
 
     def load(self) -> Command:
         """Import the module of the command."""
@@ -58,18 +61,37 @@ COMMANDS = (
         name="simulate", summary="a strategy simulated step by step, with tables and pictures to check by hand"
     ),
     CommandEntry(name="cost", summary="GPU-hours, dollars and days of a whole training run"),
-    CommandEntry(name="train", summary="the plan for real, on PyTorch: predicted beside measured", reads_recipes=True),
-    CommandEntry(name="trace", summary="the step of a plan or a module without a GPU: exact memory, collectives, FLOP"),
-    CommandEntry(name="lab", summary="a question about distributed training answered by real runs on this machine"),
+    CommandEntry(
+        name="train",
+        summary="the plan for real, on PyTorch: predicted beside measured",
+        reads_recipes=True,
+        runs_long=True,
+    ),
+    CommandEntry(
+        name="trace",
+        summary="the step of a plan or a module without a GPU: exact memory, collectives, FLOP",
+        runs_long=True,
+    ),
+    CommandEntry(
+        name="lab",
+        summary="a question about distributed training answered by real runs on this machine",
+        runs_long=True,
+    ),
     CommandEntry(name="catalog", summary="the GPUs, nodes, networks, prices and models that have a name"),
     CommandEntry(name="profile", summary="where a measured step went, from profiler traces, and what would help"),
-    CommandEntry(name="calibrate", summary="this machine measured in a minute, for predictions that fit it"),
+    CommandEntry(
+        name="calibrate", summary="this machine measured in a minute, for predictions that fit it", runs_long=True
+    ),
     CommandEntry(name="reconcile", summary="a run, or another trainer's log, beside its prediction"),
     CommandEntry(name="validate", summary="predictions beside published measurements, with the signed error"),
     CommandEntry(
-        name="mcp", summary="the commands above as tools of an assistant, with the prompt that says how to plan"
+        name="mcp",
+        summary="the commands above as tools of an assistant, with the prompt that says how to plan",
+        runs_long=True,
     ),
-    CommandEntry(name="tokenize", summary="text, JSON Lines or Parquet to tokens on disk, for training"),
+    CommandEntry(
+        name="tokenize", summary="text, JSON Lines or Parquet to tokens on disk, for training", runs_long=True
+    ),
 )
 
 
@@ -136,6 +158,8 @@ def find_command(name: str) -> CommandEntry:
 def run_command(arguments: Sequence[str]) -> int:
     """Run ``arguments[0]`` with the rest and return its exit code."""
     entry = find_command(arguments[0])
+    if entry.runs_long:
+        gc.enable()
     command = entry.load()
     parser = make_parser(entry, command)
     words = list(arguments[1:])

@@ -24,27 +24,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mfu", type=amount, metavar="SHARE", help="for MODEL: assumed MFU (default: a predicted step)"
     )
-    parser.add_argument("--seq-len", type=whole_count, metavar="N", help="for MODEL: count causal attention too")
+    parser.add_argument(
+        "--seq-len", type=whole_count, metavar="N", help="of MODEL: count causal attention too; of PLAN: instead"
+    )
     parser.add_argument("--goodput", type=amount, metavar="SHARE", help="for MODEL: share of time that trains, 0 to 1")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the cost; exit code 3 when the plan that is priced does not fit."""
     from shardwise.ask.costs import cost
-    from shardwise.cli.plan_source import named_source
+    from shardwise.cli.plan_source import asked_source
 
     if arguments.cluster is not None and (arguments.gpu is not None or arguments.num_gpus is not None):
         raise UsageError("CLUSTER and --gpu exclude each other", code="cli-usage", fix="leave out --gpu and --num-gpus")
     if arguments.gpu is not None and arguments.num_gpus is None:
         raise UsageError(f"how many {arguments.gpu}?", code="cli-usage", fix="add --num-gpus 64")
-    hardware = arguments.cluster or arguments.gpu
+    source, hardware = asked_source(arguments, gpu=arguments.gpu)
     answer = cost(
-        named_source(arguments.source, hardware),
+        source,
         hardware,
         tokens=arguments.tokens,
         num_gpus=arguments.num_gpus,
         mfu=arguments.mfu,
-        seq_len=arguments.seq_len,
+        seq_len=arguments.seq_len if isinstance(source, str) else None,
         goodput=arguments.goodput,
         price=arguments.price,
     )

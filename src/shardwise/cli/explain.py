@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
 from shardwise.cli.options import (
     add_engine_option,
-    add_foreign_options,
-    add_further_files,
     add_json_option,
     add_layout_options,
     add_plan_source,
@@ -38,15 +36,13 @@ STRATEGY = "strategy"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER; or an out-of-memory text."""
-    add_plan_source(parser, is_optional=True)
-    add_further_files(parser, also="; or CLUSTER after `strategy` MODEL")
+    add_plan_source(parser, is_optional=True, also="; or CLUSTER after `strategy` MODEL")
     add_json_option(parser)
     parser.add_argument("--oom", metavar="TEXT", help="an out-of-memory message, as the framework printed it")
     parser.add_argument("--oom-log", type=Path, metavar="FILE", help="a log that holds the message; '-' reads a pipe")
     parser.add_argument("--allocation-bytes", metavar="SIZE", help="a failed allocation: bytes, or such as '32.00 GiB'")
     parser.add_argument("--record", type=Path, metavar="FILE", help="a run, a record of `trace`, a memory snapshot")
     parser.add_argument("--strategies", action="store_true", dest="is_strategies", help="compare strategies for a PLAN")
-    add_foreign_options(parser)
     add_engine_option(parser)
     add_recipe_options(parser)
     add_layout_options(parser)

@@ -18,7 +18,7 @@ from shardwise.cli.options import (
     positive_amount,
 )
 from shardwise.cli.output import stdout_style, write_line
-from shardwise.cli.plan_source import given_fields, named_source
+from shardwise.cli.plan_source import asked_source, given_fields
 from shardwise.cli.progress import waiting
 
 FIGURES = (
@@ -46,9 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.ask.judging import judge
 
     with waiting("comparing"):
+        source, cluster = asked_source(arguments)
         answer = judge(
-            named_source(arguments.source, arguments.cluster),
-            arguments.cluster,
+            source,
+            cluster,
             tokens_per_s=arguments.tokens_per_s,
             tokens_per_s_per_gpu=arguments.tokens_per_s_per_gpu,
             tflops=arguments.tflops,

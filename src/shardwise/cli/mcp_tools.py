@@ -24,13 +24,13 @@ JsonObject: TypeAlias = dict[str, object]
 NOT_ASKED = frozenset(
     (
         *("help", "is_json", "is_jsonl", "is_forced", "html", "svg", "is_stepped", "has_details", "is_full", "last"),
-        *("has_timings", "calibration", "named_model", "named_cluster"),
+        *("has_timings", "calibration", "named_model", "named_cluster", "others"),
     )
 )
 """Options for a terminal, for pages, for overwriting files, and for what `import` does, which no tool has."""
 LONG_PARTS = ("memory.stages", "time.communication")
 """Parts of a prediction that no first screen shows."""
-IN_FILES = ("source", "others", "plan", "files", "runs", "record", "oom_log")
+IN_FILES = ("source", "plan", "files", "runs", "record", "oom_log")
 """Arguments that name files, and that also take a plan or a text as it is."""
 WHOLE, NUMBER = (int, whole_number, positive_number), (float, amount, finite_number)
 AMOUNTS = (count, positive_amount)

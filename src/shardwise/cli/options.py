@@ -108,8 +108,8 @@ def list_of(*choices: str) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
-def add_plan_source(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
-    """PLAN, or MODEL and CLUSTER."""
+def add_plan_source(parser: argparse.ArgumentParser, *, is_optional: bool = False, also: str = "") -> None:
+    """PLAN, or MODEL and CLUSTER; or the files of another tool, with what they do not say."""
     parser.add_argument(
         "source",
         metavar="PLAN|MODEL",
@@ -117,12 +117,9 @@ def add_plan_source(parser: argparse.ArgumentParser, *, is_optional: bool = Fals
         help=f"plan file or '-' for standard input; or {MODEL_HELP}",
     )
     parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help=f"only after MODEL: {CLUSTER_HELP}")
-
-
-def add_further_files(parser: argparse.ArgumentParser, *, also: str = "") -> None:
-    """Files behind the second one of another tool."""
     text = f"further files where PLAN is one of another tool{also}"
     parser.add_argument("others", metavar="FILE", nargs="*", help=text)
+    add_foreign_options(parser)
 
 
 def add_foreign_options(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ from shardwise.cli.options import (
     positive_number,
 )
 from shardwise.cli.output import OutputError, require_apart, require_free, write_file
-from shardwise.cli.plan_source import calibrated_plan_from
+from shardwise.cli.plan_source import calibrated_plan_from, plan_words
 from shardwise.cli.plan_sweep import add_sweep_options, answer_sweep, write_sweep
 from shardwise.cli.progress import waiting
 from shardwise.collector import paused_collector
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
             _require_file(path, is_forced=arguments.is_forced, example=example)
     _require_plan_and_page_apart(arguments.out, arguments.html)
     written = {"--out": arguments.out, "--html": arguments.html}
-    require_apart(written, (arguments.source, arguments.cluster, arguments.calibration))
+    require_apart(written, (*plan_words(arguments), arguments.calibration))
     arguments = _with_first_precision(arguments)
     is_sweep = arguments.gpus is not None or arguments.gpu_types is not None
     with paused_collector():
@@ -150,8 +150,9 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
 
 def _run_search(arguments: argparse.Namespace) -> int:
     """One cluster."""
+    from shardwise.ask.found import what_is_missing
     from shardwise.ask.plans import plan_text
-    from shardwise.ask.searching import search_plan, what_is_missing
+    from shardwise.ask.searching import search_plan
     from shardwise.cli.plan_answer import say_nothing_is_written, write_search
 
     question, bounds = _question(arguments), bounds_from(arguments)

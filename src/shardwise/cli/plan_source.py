@@ -30,7 +30,7 @@ def plan_from(arguments: argparse.Namespace, document: "Mapping[str, object] | R
     from shardwise.ask.plans import plan_of
 
     source = document if document is not None else named_source(arguments.source, arguments.cluster)
-    others = [Path(word) for word in vars(arguments).get("others", ())]
+    others = [Path(word) for word in arguments.others]
     plan = plan_of(source, arguments.cluster, given_fields(arguments), others=others, **_named_apart(arguments))
     require_read(RECIPE_ROWS, arguments, plan)
     return plan
@@ -42,8 +42,26 @@ def is_changed(arguments: argparse.Namespace) -> bool:
 
 
 def _named_apart(arguments: argparse.Namespace) -> dict[str, str | None]:
-    """The model and the cluster of ``--model`` and ``--cluster``, which not every command has."""
-    return {name: vars(arguments).get(name) for name in ("named_model", "named_cluster")}
+    """The model and the cluster of ``--model`` and ``--cluster``."""
+    return {"named_model": arguments.named_model, "named_cluster": arguments.named_cluster}
+
+
+def plan_words(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """What stands where a plan stands, in the order in which it was typed."""
+    words: tuple[str | None, ...] = (arguments.source, arguments.cluster, *arguments.others)
+    return tuple(word for word in words if word is not None)
+
+
+def asked_source(arguments: argparse.Namespace, *, gpu: str | None = None) -> "tuple[Plan | str, str | None]":
+    """What a question is about: a plan; or a model with the cluster, or the GPU, beside it; or a GPU alone."""
+    from shardwise.ask.plans import is_cluster, require_foreign_files
+
+    hardware = arguments.cluster or gpu
+    foreign = require_foreign_files(arguments.source, hardware, arguments.others, **_named_apart(arguments))
+    is_model = hardware is not None and not foreign
+    if is_model or (not foreign and is_cluster(arguments.source)):
+        return arguments.source, hardware
+    return plan_from(arguments), None
 
 
 def calibrated_plan_from(arguments: argparse.Namespace) -> "Plan":

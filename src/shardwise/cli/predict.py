@@ -21,8 +21,6 @@ from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
 from shardwise.cli.options import (
     add_calibration_option,
     add_engine_option,
-    add_foreign_options,
-    add_further_files,
     add_json_option,
     add_layout_options,
     add_plan_source,
@@ -36,6 +34,7 @@ from shardwise.cli.plan_source import (
     is_changed,
     parse_standard_input,
     plan_from,
+    plan_words,
     standard_input_lines,
 )
 from shardwise.cli.progress import with_progress
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER with the options of a recipe and a layout."""
     add_plan_source(parser)
-    add_further_files(parser)
     add_calibration_option(parser)
     add_json_option(parser)
     parser.add_argument(
@@ -63,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the memory picture")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the picture that works offline")
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite existing files")
-    add_foreign_options(parser)
     add_engine_option(parser)
     add_recipe_options(parser)
     add_layout_options(parser)
@@ -72,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the prediction of one plan, or one line for each of many."""
     written = {"--svg": arguments.svg, "--html": arguments.html}
-    require_apart(written, (arguments.source, arguments.cluster, arguments.calibration))
+    require_apart(written, (*plan_words(arguments), arguments.calibration))
     if arguments.cluster is not None:
         if arguments.is_jsonl:
             raise UsageError("--jsonl reads plans, one a line, not a MODEL", code="cli-usage", fix="write --json")

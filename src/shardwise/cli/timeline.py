@@ -19,7 +19,7 @@ from shardwise.cli.options import (
     add_recipe_options,
 )
 from shardwise.cli.output import require_apart, require_free, write_file, write_line
-from shardwise.cli.plan_source import calibrated_plan_from
+from shardwise.cli.plan_source import calibrated_plan_from, plan_words
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None:
             require_free(path, is_forced=arguments.is_forced, example=example)
     written = {"--out": arguments.out, "--html": arguments.html, "--svg": arguments.svg}
-    require_apart(written, (arguments.source, arguments.cluster, arguments.calibration))
+    require_apart(written, (*plan_words(arguments), arguments.calibration))
     plan = calibrated_plan_from(arguments)
     timeline = _timeline(plan)
     _write_files(plan, timeline, arguments)

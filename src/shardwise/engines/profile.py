@@ -22,6 +22,7 @@ LossKind = Literal[
     "vocab_parallel",
     "vocab_parallel_upcast",
     "vocab_parallel_fused",
+    "vocab_parallel_compiled",
     "fused_in_place",
     "fused",
     "fused_upcast",

@@ -1,11 +1,12 @@
 """A plan as the files of another tool, from the table that reads them; what does not read back equal is refused."""
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
-from shardwise.engines.table import EngineName
+from shardwise.engines.table import EngineName, engine_profile
 from shardwise.errors import LayoutError, PlanError
 from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.facts import REPEATED_PREFIXES, FactValue
@@ -32,6 +33,7 @@ from shardwise.rules.check import find_errors
 from shardwise.rules.defaults import fill_plan
 from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.step.layer_placement import chunks_per_stage
+from shardwise.step.loss import has_loss_kernels
 
 __all__ = ["RESUMED", "TARGETS", "InexpressibleError", "Target", "TextFile", "export_plan"]
 
@@ -109,8 +111,11 @@ def export_plan(plan: Plan, *, to: str) -> tuple[TextFile, ...]:
 
 
 def same_work(plan: Plan) -> Plan:
-    """The plan as its import says it: idle data ranks are replicas, and V-shaped pipelines have two chunks."""
+    """The plan as its import says it: idle ranks are replicas, V-shaped pipelines have 2 chunks, losses a kernel."""
     layout = plan.layout
+    if has_loss_kernels(engine_profile(plan.engine)) and plan.recipe.fused_loss is not False:
+        kernel = plan.recipe.fused_loss_kernel or "te"
+        plan = replace(plan, recipe=replace(plan.recipe, fused_loss=True, fused_loss_kernel=kernel))
     if layout.pp > 1 and SCHEDULE_KINDS[layout.schedule].doubles_chunks:
         layout = replace(layout, vpp=chunks_per_stage(layout))
         plan = replace(plan, layout=layout)
@@ -142,6 +147,8 @@ def _lost(plan: Plan, back: Plan, target: Target) -> list[tuple[str, Value]]:
     )
     if max(plan.layout.zero_stage, back.layout.zero_stage) < 3 or not is_sharded:
         idle.add("reshard_after_forward")
+    if plan.layout.ep == 1:
+        idle.add("expert_exchange")
     if plan.recipe.recompute == "none":
         idle |= {"recompute_layers", "recompute_modules"}
     if plan.recipe.adapter == "none":
@@ -256,7 +263,8 @@ def _flag(key: str, value: FactValue) -> str:
     option = f"--{key.replace('_', '-')}"
     if value is True:
         return option
-    return f"{option} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
+    words = value if isinstance(value, tuple) else (value,)
+    return f"{option} {shlex.join(map(str, words))}"
 
 
 def _write_arguments(plan: Plan, first: TextFile, extra: Keys, launch: str) -> tuple[TextFile, ...]:

@@ -151,7 +151,7 @@ def read_parsed(documents: Sequence[Document], *, settings: Iterable[Claim] = ()
         for fact in document.facts
         if not names_a_file(fact)
     )
-    joined = join(claims)
+    joined = join(claims, unread=frozenset(one.field for one in unread))
     unread.extend(
         Unread(place=joined.values[name].place, value=str(joined.values[name].value))
         for name in BEYOND_A_PLAN
@@ -243,7 +243,8 @@ def plan_document(reading: Reading, *, model: object, cluster: object) -> dict[s
         raise PlanError(
             f"{first.field} is {first.value} by {first.place} and {second.value} by {second.place}",
             code="import-contradiction",
-            fix=f"mend one of both, or say which with --set {first.field}={second.value}",
+            fix=f"mend one of both, or say which: to import with --set {first.field}={second.value}, elsewhere with "
+            "the option of that field",
         )
     questions = [one.field for one in reading.questions if one.field != "world_size"]
     if questions:

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from shardwise.exchange.facts import FactValue
-from shardwise.exchange.model_name import FLAVORS
+from shardwise.exchange.model_name import FLAVORS, KERNEL_FLAVORS
 from shardwise.exchange.tools.megatron import STAGES
 from shardwise.exchange.tools.torchtitan import CHUNKS
 from shardwise.layout import Layout
@@ -11,7 +11,6 @@ from shardwise.model import AttentionSpec, DenseSpec, MoeSpec
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
-from shardwise.rules.stages import placed_layers
 from shardwise.step.layer_placement import pipeline_stages
 
 Keys = dict[str, FactValue]
@@ -26,7 +25,7 @@ def torchtitan_keys(plan: Plan) -> Keys:
         "job.dump_folder": "./outputs",
         "checkpoint.enable": True,  # a run that is started again goes on from the newest in its folder
         "model.name": name,
-        "model.flavor": flavor,
+        "model.flavor": flavor + KERNEL_FLAVORS.get((plan.model.name, recipe.attention_kernel), ""),
         "model.hf_assets_path": "./assets/hf/MODEL",
         "training.dataset": "c4",
         "training.local_batch_size": share if layout.pp > 1 else recipe.micro_batch_size,
@@ -64,7 +63,6 @@ def recipe_keys(plan: Plan) -> Keys:
         "training.disable_cuda_graphs": True,  # pipelines and most exchanges of experts refuse them
         "parallelism.fsdp_reshard_after_forward": _resharding(layout),
         "parallelism.enable_sequence_parallel": layout.sequence_parallel if layout.tp > 1 else None,
-        "model_spec.moe_comm_backend": "deepep" if layout.expert_exchange == "deepep" else "standard",
     }
     if layout.pp > 1:
         keys["parallelism.num_pp_microbatches"] = plan.num_microbatches
@@ -99,13 +97,18 @@ def _model_parts(plan: Plan, *, head: str) -> tuple[tuple[str, ...], ...] | None
         head: the name of the module after the last norm.
     """
     layout = plan.layout
-    chunks = [chunk for stage in pipeline_stages(model=plan.model, layout=layout) for chunk in stage.chunks]
-    counts = [chunk.num_layers for chunk in sorted(chunks, key=lambda chunk: chunk.index)]
+    counts = _chunk_layers(plan)
     if layout.stage_layers is None and len(set(counts)) == 1 and len(counts) == layout.pp * CHUNKS[layout.schedule]:
         return None
     starts = [sum(counts[:index]) for index in range(len(counts) + 1)]
     parts = [[f"layers.{layer}" for layer in range(*ends)] for ends in pairwise(starts)]
     return tuple(map(tuple, [["tok_embeddings", *parts[0]], *parts[1:-1], [*parts[-1], "norm", head]]))
+
+
+def _chunk_layers(plan: Plan) -> list[int]:
+    """Layers of every chunk of a pipeline, in the order of the model."""
+    chunks = [chunk for stage in pipeline_stages(model=plan.model, layout=plan.layout) for chunk in stage.chunks]
+    return [chunk.num_layers for chunk in sorted(chunks, key=lambda chunk: chunk.index)]
 
 
 def megatron_keys(plan: Plan) -> Keys:
@@ -128,6 +131,8 @@ def megatron_keys(plan: Plan) -> Keys:
         "fp8_format": "hybrid" if recipe.precision == "fp8-mixed" else None,
         # The optimizer on the host is a part of the precision-aware one.
         "use_precision_aware_optimizer": recipe.moment_dtype is not None or recipe.offload != "none",
+        "cross_entropy_loss_fusion": recipe.fused_loss is not False,
+        "cross_entropy_fusion_impl": recipe.fused_loss_kernel or "te" if recipe.fused_loss is not False else None,
         "data_path": "DATA",
         "ckpt_format": "fsdp_dtensor" if layout.zero_stage > 1 else None,
         "save": "CHECKPOINTS",
@@ -145,16 +150,27 @@ def megatron_keys(plan: Plan) -> Keys:
     if recipe.recompute == "full":
         keys["recompute_method"] = "uniform" if recipe.recompute_layers is None else "block"
         keys["recompute_num_layers"] = recipe.recompute_layers or 1
-    if layout.stage_layers is not None:
-        keys["decoder_first_pipeline_num_layers"] = layout.stage_layers[0]
-        keys["decoder_last_pipeline_num_layers"] = layout.stage_layers[-1]
-    elif layout.pp > 1:
-        placed = placed_layers(plan.model, layout)
-        keys["account_for_embedding_in_pipeline_split"] = placed[0] < max(placed)
-        keys["account_for_loss_in_pipeline_split"] = placed[-1] < max(placed)
+    if layout.pp > 1:
+        keys |= _megatron_stage_keys(plan)
     if recipe.tokens is not None:
         keys["train_iters"] = max(1, round(recipe.tokens / plan.tokens_per_step))
     return keys
+
+
+def _megatron_stage_keys(plan: Plan) -> Keys:
+    """The layers of the stages: by the flags of the first and the last where these can say them, or written out."""
+    layout, counts = plan.layout, _chunk_layers(plan)
+    most = max(counts)
+    if layout.stage_layers is None and set(counts[1:-1]) <= {most} and min(counts) >= most - 1:
+        return {
+            "account_for_embedding_in_pipeline_split": counts[0] < most,
+            "account_for_loss_in_pipeline_split": counts[-1] < most,
+        }
+    stages = layout.stage_layers or ()
+    if stages and len(set(stages[1:-1])) < 2 and not any(layers % layout.vpp for layers in stages):
+        return {"decoder_first_pipeline_num_layers": stages[0], "decoder_last_pipeline_num_layers": stages[-1]}
+    layers = "|".join(f"t*{count}" for count in counts)
+    return {"pipeline_model_parallel_layout": f"E{layers}L", "num_virtual_stages_per_pipeline_rank": None}
 
 
 def _megatron_model(plan: Plan) -> Keys:
@@ -239,8 +255,6 @@ def argument_keys(plan: Plan) -> Keys:
         "packing": True,
         "max_grad_norm": float(recipe.clip_gradients),
     }
-    if recipe.attention == "flash" and recipe.precision == "fp32":
-        keys["attn_implementation"] = "sdpa"  # FlashAttention's own package takes 16 bits only
     if recipe.adapter != "none":
         keys["use_peft"] = True
         keys["load_in_4bit"] = recipe.adapter == "qlora"

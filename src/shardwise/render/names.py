@@ -142,10 +142,9 @@ def engine_text(plan: Plan) -> str:
 
 def batch_text(plan: Plan) -> str:
     """Sequences and micro-batches of one optimizer step."""
-    return (
-        f"{plan.global_batch_size:,} sequences per step in {plan.num_microbatches:,} micro-batches per rank, "
-        f"{plan.tokens_per_step:,} tokens"
-    )
+    microbatches = "one micro-batch" if plan.num_microbatches == 1 else f"{plan.num_microbatches:,} micro-batches"
+    sequences = "one sequence" if plan.global_batch_size == 1 else f"{plan.global_batch_size:,} sequences"
+    return f"{sequences} per step in {microbatches} per rank, {plan.tokens_per_step:,} tokens"
 
 
 def value_text(value: object) -> str:

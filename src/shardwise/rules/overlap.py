@@ -9,6 +9,7 @@ from shardwise.rules.degrees import divisors, nearest_first
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 from shardwise.step.attention_kernel import writes_scores
+from shardwise.step.loss import has_loss_kernels
 
 
 def _breaks_async_engine(plan: Plan) -> bool:
@@ -216,6 +217,26 @@ def _eager_packing_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("mean_document_len", None),)
 
 
+def _breaks_loss_kernel(plan: Plan) -> bool:
+    recipe = plan.recipe
+    is_idle = recipe.fused_loss is False or not has_loss_kernels(engine_profile(plan.engine))
+    return recipe.fused_loss_kernel is not None and is_idle
+
+
+def _loss_kernel_message(plan: Plan) -> str:
+    recipe = plan.recipe
+    why = (
+        "the loss is not fused"
+        if recipe.fused_loss is False
+        else f"{plan.engine} has no choice of kernels for its loss"
+    )
+    return f"fused_loss_kernel={recipe.fused_loss_kernel}, but {why}"
+
+
+def _loss_kernel_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("fused_loss_kernel", None),)
+
+
 RULES = (
     Rule(
         name="engine-async-tensor-parallel",
@@ -265,6 +286,15 @@ RULES = (
         breaks=_breaks_fused_optimizer,
         message=_fused_optimizer_message,
         candidates=_fused_optimizer_candidates,
+    ),
+    Rule(
+        name="engine-fused-loss-kernel",
+        why="Megatron has two kernels for its fused loss; the fused losses of others are one.",
+        source="Megatron-LM training/arguments.py (--cross-entropy-fusion-impl)",
+        reads=("fused_loss_kernel", "fused_loss"),
+        breaks=_breaks_loss_kernel,
+        message=_loss_kernel_message,
+        candidates=_loss_kernel_candidates,
     ),
     Rule(
         name="engine-liger-kernels",

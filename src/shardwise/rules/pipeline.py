@@ -8,7 +8,6 @@ from shardwise.rules.degrees import most_chunks, nearest_first, valid_pp_degrees
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 from shardwise.rules.stages import (
-    fits_megatron_split,
     placed_layers,
     stage_layers_for_vpp,
     truncated_layers,
@@ -165,31 +164,6 @@ def _even_candidates(plan: Plan) -> Iterable[Changes]:
     yield (("pp", 1), ("vpp", 1))
 
 
-def _breaks_megatron_split(plan: Plan) -> bool:
-    return _is_uneven(plan) and not fits_megatron_split(
-        num_layers=plan.model.num_hidden_layers, num_chunks=num_chunks(plan.layout)
-    )
-
-
-def _megatron_split_message(plan: Plan) -> str:
-    num_layers, la = plan.model.num_hidden_layers, plan.layout
-    chunks = num_chunks(la)
-    over_stages = f"{num_layers} % {la.pp} = {num_layers % la.pp}"
-    return (
-        f"Megatron splits {num_layers} layers (or {num_layers + 1} or {num_layers + 2}, counting embedding and loss) "
-        f"evenly, but pp={la.pp} with vpp={la.vpp} makes {chunks} chunks ({over_stages}, {num_layers} % {chunks} = "
-        f"{num_layers % chunks})"
-    )
-
-
-def _megatron_split_candidates(plan: Plan) -> Iterable[Changes]:
-    la = plan.layout
-    divisible = stage_layers_for_vpp(num_layers=plan.model.num_hidden_layers, pp=la.pp, vpp=chunks_per_stage(la))
-    if divisible is not None:
-        yield (("stage_layers", divisible),)
-    yield from _even_candidates(plan)
-
-
 def _breaks_stage_layers_over_vpp(plan: Plan) -> bool:
     la = plan.layout
     return la.stage_layers is not None and la.vpp > 1 and any(layers % la.vpp for layers in la.stage_layers)
@@ -288,22 +262,12 @@ RULES = (
         name="layout-uneven-stages",
         severity="warning",
         why="Layers that do not divide evenly are placed 15, 16, ..., 16, 15: the embedding and the head count as one "
-        "layer each. A tool that divides and drops the rest trains a smaller model.",
+        "layer each. A tool that divides and drops the rest trains a smaller model; Megatron takes such stages from "
+        "--pipeline-model-parallel-layout.",
         source="arXiv:2407.21783, section 3.3.2; NVIDIA/Megatron-LM issue 1304",
         breaks=_breaks_uneven,
         message=_uneven_message,
         candidates=_even_candidates,
-    ),
-    Rule(
-        name="engine-megatron-uneven-stages",
-        engines=("megatron",),
-        why="Without a written layout Megatron divides the layers evenly, counting the embedding and the loss as a "
-        "layer each when told to.",
-        source="Megatron-LM training/arguments.py; NVIDIA-NeMo/Megatron-Bridge pull 5884",
-        reads=("stage_layers", "pp", "vpp", "schedule"),
-        breaks=_breaks_megatron_split,
-        message=_megatron_split_message,
-        candidates=_megatron_split_candidates,
     ),
     Rule(
         name="engine-megatron-stage-layers-over-vpp",

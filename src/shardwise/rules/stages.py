@@ -34,20 +34,6 @@ def stage_layers_for_vpp(*, num_layers: int, pp: int, vpp: int) -> tuple[int, ..
     return tuple(vpp * (base + (stage >= pp - extra)) for stage in range(pp))
 
 
-def fits_megatron_split(*, num_layers: int, num_chunks: int) -> bool:
-    """Whether Megatron splits the layers without a written layout: evenly, or counting embedding and loss as layers.
-
-    Source: Megatron-LM ``training/arguments.py``, ``--account-for-embedding-in-pipeline-split`` and
-    ``--account-for-loss-in-pipeline-split``.
-
-    >>> fits_megatron_split(num_layers=126, num_chunks=8)
-    True
-    >>> fits_megatron_split(num_layers=61, num_chunks=16)
-    False
-    """
-    return any((num_layers + counted) % num_chunks == 0 for counted in (0, 1, 2))
-
-
 def truncated_layers(*, num_layers: int, pp: int) -> int:
     """Layers that remain when every stage takes ``num_layers // pp`` and nobody counts the rest.
 

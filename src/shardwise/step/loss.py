@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shardwise.columns import most
 from shardwise.engines.profile import EngineProfile, LossKind
-from shardwise.recipe import Recipe
+from shardwise.recipe import FusedLossKernel, Recipe
 from shardwise.units import MIB, Bytes
 
 
@@ -29,6 +29,8 @@ LOSS_BYTES: dict[LossKind, LossBytes] = {
     "vocab_parallel": LossBytes(forward=6, backward=6, head=2),
     # nanotron's shifts the fp32 logits into a second copy, of which alone backward has need.
     "vocab_parallel_upcast": LossBytes(forward=10, backward=6, head=2),
+    # Megatron's own fusion, compiled: exponentials and gradient are fresh fp32 copies beside what they replace.
+    "vocab_parallel_compiled": LossBytes(forward=10, backward=10, head=2),
     # Transformer Engine's kernel writes the gradient over the logits; with tp > 1 one copy stays beside them.
     "fused_in_place": LossBytes(forward=2, backward=2, head=2),
     "vocab_parallel_fused": LossBytes(forward=4, backward=4, head=4),
@@ -39,7 +41,9 @@ LOSS_BYTES: dict[LossKind, LossBytes] = {
 }
 """Measured per phase on an H100 with torch 2.11 (``benchmarks/results``): torch, huggingface and fused. Sources of the
 others: torch ``aten/src/ATen/native/LossNLL.cpp`` and ``SoftMax.cpp``; transformers ``loss/loss_utils.py``;
-Megatron-LM ``core/tensor_parallel/cross_entropy.py``; TransformerEngine ``common/triton/cross_entropy.py``."""
+Megatron-LM ``core/tensor_parallel/cross_entropy.py``; NVIDIA/Megatron-LM@0cb4a9c
+``core/fusions/fused_cross_entropy.py``, which says what torch's compiler made of the versions before it;
+TransformerEngine ``common/triton/cross_entropy.py``."""
 
 FUSED_KIND: dict[LossKind, LossKind] = {
     "torch": "fused",
@@ -47,6 +51,10 @@ FUSED_KIND: dict[LossKind, LossKind] = {
     "vocab_parallel": "vocab_parallel_fused",
 }
 UNFUSED_KIND: dict[LossKind, LossKind] = {"vocab_parallel_fused": "vocab_parallel"}
+KERNEL_KIND: dict[LossKind, dict[FusedLossKernel | None, LossKind]] = {
+    "vocab_parallel_fused": {"native": "vocab_parallel_compiled"}
+}
+"""What ``fused_loss_kernel`` makes of a fused loss that has a choice of kernels."""
 
 
 def loss_kind(*, profile: EngineProfile, recipe: Recipe, tp: int) -> LossKind:
@@ -63,11 +71,15 @@ def _on_ranks(kind: LossKind, *, is_divided: bool) -> LossKind:
 
 def asked_loss(*, profile: EngineProfile, recipe: Recipe) -> LossKind:
     """The loss that is asked for, whether the vocabulary is divided or not."""
-    engine_kind, fused_loss = profile.loss, recipe.fused_loss
-    if fused_loss is None and not (profile.compiles_loss and recipe.compile):
-        return engine_kind
-    fused_loss = fused_loss is not False
-    return (FUSED_KIND if fused_loss else UNFUSED_KIND).get(engine_kind, engine_kind)
+    kind, fused_loss = profile.loss, recipe.fused_loss
+    if fused_loss is not None or (profile.compiles_loss and recipe.compile):
+        kind = (UNFUSED_KIND if fused_loss is False else FUSED_KIND).get(kind, kind)
+    return KERNEL_KIND.get(kind, {}).get(recipe.fused_loss_kernel, kind)
+
+
+def has_loss_kernels(profile: EngineProfile) -> bool:
+    """Whether an engine has two kernels for its fused loss."""
+    return profile.loss in KERNEL_KIND
 
 
 FULL_PRECISION_LOSS_BYTES = LossBytes(forward=8, backward=12, head=4)

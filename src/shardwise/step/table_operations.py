@@ -19,6 +19,7 @@ LOSS_BYTES: dict[LossKind, tuple[int, int]] = {
     "vocab_parallel": (34, 14),
     "vocab_parallel_upcast": (38, 14),
     "vocab_parallel_fused": (6, 4),
+    "vocab_parallel_compiled": (30, 18),
     "fused_in_place": (6, 4),
     "fused": (6, 4),
     "fused_upcast": (12, 10),
@@ -28,7 +29,9 @@ LOSS_BYTES: dict[LossKind, tuple[int, int]] = {
 torch casts to fp32 (6), reads twice and writes log-softmax (12), and its backward reads two and writes one in fp32,
 then casts (18): they take as long as 21 and 22 bytes on H100 (``catalog/kernels/h100-sxm.csv``). The Hugging Face loss
 copies the shifted fp32 logits once more (8). Megatron's vocabulary-parallel loss makes five fp32 passes; nanotron's
-writes the shifted ones to a copy (4). The fused
+writes the shifted ones to a copy (4). Compiled, Megatron's casts as it looks for the largest (6), writes exponentials
+beside the logits, copies them back (8 and 8) and divides (8); the gradient is written beside the softmax, copied back
+(8 and 8) and cast (2). The fused
 kernel reads twice and writes the gradient in place; behind an fp32 copy it casts first (6) and back (6)."""
 
 MEGATRON_VOCAB_MULTIPLE = 128
@@ -126,6 +129,8 @@ def _head_matrix(context: StageContext, operation: OperationContext) -> LocalMat
 def _loss_bytes(context: StageContext) -> tuple[int, int]:
     recipe = context.plan.recipe
     kind = loss_kind(profile=context.profile, recipe=recipe, tp=context.plan.layout.tp)
+    if kind == "vocab_parallel_compiled":
+        return LOSS_BYTES[kind]
     if recipe.fused_loss or recipe.liger_kernels or (recipe.compile and kind == "torch"):
         return FUSED_LOSS_BYTES
     return LOSS_BYTES[kind]

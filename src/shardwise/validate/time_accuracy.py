@@ -7,6 +7,7 @@ from statistics import median
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 from shardwise.predict.one_reading import carried_ratio, plan_sizes
+from shardwise.predict.time_band import BandReason, band_reasons
 from shardwise.prediction import TimeEntry, TimePrediction
 from shardwise.units import Seconds
 from shardwise.validate.accuracy import percentile
@@ -57,6 +58,14 @@ class TimedRowAccuracy:
     def is_fitted(self) -> bool:
         """Whether the run's family was used to choose a constant."""
         return self.run.family in FITTED_TIME_FAMILIES
+
+    @property
+    def fitted_reason(self) -> BandReason | None:
+        """The reason whose band the run was used for; ``None`` for a run that fitted nothing."""
+        if not self.is_fitted or not self.run.is_faithful:
+            return None
+        (*_, last) = band_reasons(self.run.plan)
+        return last
 
     @property
     def measured_s_per_token(self) -> Seconds:
@@ -161,9 +170,9 @@ def time_accuracy(predictor: TimePredictor | None = None, runs: Sequence[TimedRu
 
 
 def _blind_families(rows: Sequence[TimedRowAccuracy]) -> tuple[str, ...]:
-    from shardwise.validate.band_residuals import blind_families  # noqa: PLC0415  it reads records of this module
-
-    return blind_families(rows)
+    """Families of which no run fitted anything, in the order of the rows."""
+    fitting = {row.run.family for row in rows if row.fitted_reason is not None}
+    return tuple(dict.fromkeys(row.run.family for row in rows if row.run.family not in fitting))
 
 
 def _by_engine(rows: Sequence[TimedRowAccuracy]) -> Iterator[TimeSummary]:

@@ -1,0 +1,33 @@
+"""What a search found, on one screen, and what to say where it found no plan."""
+
+from collections.abc import Sequence
+
+from shardwise.errors import NoPlanError
+from shardwise.render.first_screen import ScreenContext, plan_screen
+from shardwise.render.no_plan_screen import no_plan_screen
+from shardwise.search import Relief, SearchResult, TargetChange
+from shardwise.search.shortlist import shortlist
+
+
+def what_is_missing(result: SearchResult) -> tuple[str, Sequence[TargetChange | Relief]]:
+    """Why a search has no plan, and the nearest questions that have one."""
+    if result.missed is not None:
+        return result.missed.because, result.missed.changes
+    if result.closest is not None:
+        return f"nothing fits, the closest layout lacks {result.closest.lacks}", result.closest.reliefs
+    return "every layout breaks a rule", result.repairs
+
+
+def no_plan(result: SearchResult) -> NoPlanError:
+    """The error for a caller who asks for the plan of a search that found none."""
+    because, changes = what_is_missing(result)
+    fix = f"set {changes[0].change}" if changes else "read the answer's text() for what came closest"
+    return NoPlanError(f"there is no plan: {because.rstrip('.')}", code="search-no-plan", fix=fix)
+
+
+def search_screen(result: SearchResult) -> str:
+    """The first screen of a search."""
+    chosen = shortlist(result)
+    if chosen is not None:
+        return plan_screen(chosen, ScreenContext())
+    return no_plan_screen(result, ScreenContext())
