@@ -13,8 +13,8 @@ __all__ = ["narrow_states"]
 def narrow_states(question: Plan) -> Iterator[Changes]:
     """Changes after which states take fewer bytes, from what changes least: what people run on cards of 24 GB.
 
-    Where every weight is trained, moments in 8 bits beside fp32 weights come first, then weights in bf16 as well; beside
-    LoRA's adapters it is a base of 4 bits.
+    Where every weight is trained, moments in 8 bits beside fp32 weights come first, then weights in bf16 as well.
+    Beside LoRA's adapters it is a base of 4 bits.
     """
     recipe, engine = question.recipe, ENGINES[question.engine]
     if recipe.adapter == "lora" and "qlora" in engine.adapters:
