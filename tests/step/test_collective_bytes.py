@@ -329,7 +329,7 @@ def test_experts_sum_over_tensor_parallel_ranks_only_where_these_divide_them():
 
 
 def test_tensor_parallel_ranks_share_the_copies_of_tokens():
-    plan = plan_of(Layout(dp_shard=4, tp=2, ep=4), model=moe_model())
+    plan = plan_of(Layout(dp_shard=4, tp=2, ep=4), model=moe_model(), routing_imbalance_ratio=1.0)
     assert {call.num_bytes for call in row_exchanges(plan)} == {2048 * 8 // 2 * 2048 * 2}
 
 
@@ -341,7 +341,7 @@ def test_experts_on_projected_tokens_receive_narrow_ones():
         for one in layer.weights
     )
     model = replace(moe_model(), layers=(replace(layer, weights=weights),) * 3)
-    plan = plan_of(Layout(dp_shard=4, ep=4), model=model)
+    plan = plan_of(Layout(dp_shard=4, ep=4), model=model, routing_imbalance_ratio=1.0)
     assert {call.num_bytes for call in row_exchanges(plan)} == {2048 * 8 * 512 * 2}
 
 

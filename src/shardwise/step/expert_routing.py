@@ -1,0 +1,47 @@
+"""How many tokens the fullest rank of experts has over the mean."""
+
+from math import sqrt
+
+from shardwise.formulas.kernel_time import slowest_of_ratio
+from shardwise.model import MoeSpec
+from shardwise.plan import Plan
+
+COMMON_CHOICE = 0.43
+"""Spread of experts' loads where routers choose by themselves, over that of tokens that all choose the same ones.
+
+Fitted on four pairs of runs of Qwen3-235B, 128 experts on eight expert-parallel ranks of 256 H100, routing balanced by
+force and not: 295 and 237 TFLOP/s at 16,384 tokens, 335 and 277 at 32,768, 368 and 320 at 65,536, 389 and 357 at
+131,072 (yanring/Megatron-MoE-ModelZoo@c1ad0b5 best_practice/Qwen3/readme.md, 2025). Each alone wants 0.41 to 0.44. Such
+runs start from random weights and are short; a balancing loss evens loads out later.
+"""
+
+
+def imbalance_ratio(plan: Plan) -> float:
+    """Tokens of the fullest rank of experts over the mean: what the recipe says, or what natural routing does."""
+    given, block = plan.recipe.routing_imbalance_ratio, plan.model.moe
+    if given is not None or block is None:
+        return given or 1.0
+    return natural_imbalance_ratio(block, ep=plan.layout.ep)
+
+
+def natural_imbalance_ratio(block: MoeSpec, *, ep: int) -> float:
+    """Tokens of the fullest of ``ep`` ranks over the mean where nothing balances routing by force.
+
+    A token chooses k of E experts. If all tokens chose the same ones, loads would have the standard deviation
+    ``sqrt(E/k - 1)`` of their mean; natural routing has :data:`COMMON_CHOICE` of that. A rank averages over its E/ep
+    experts, and the others wait for the fullest of ep ranks. No rank gets more copies than it has experts for.
+
+    Source: own derivation; Blom 1958 for the expected extreme.
+    Assumes: loads of experts are independent and normal. A rank that holds all experts has no more than its own tokens.
+
+    >>> block = MoeSpec(num_experts=128, num_experts_per_tok=8, moe_intermediate_size=1536, shared_intermediate_size=0,
+    ...                 hidden_act="silu", is_gated=True)
+    >>> [round(natural_imbalance_ratio(block, ep=ep), 2) for ep in (1, 8, 16)]
+    [1.0, 1.6, 2.04]
+    """
+    experts, chosen = block.num_experts, block.num_experts_per_tok
+    if ep == 1:
+        return 1.0
+    spread = COMMON_CHOICE * sqrt(max(0.0, experts / chosen - 1)) / sqrt(experts / ep)
+    most = ep * min(chosen, experts / ep) / chosen
+    return min(slowest_of_ratio(num_devices=ep, spread_fraction=spread), max(1.0, most))
