@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from recipes import NAMES, RECIPES
+from recipes import NAMES, RECIPES, lay_out
 from shardwise.cli.command import find_command, make_parser
 from shardwise.cli.main import main
 from shardwise.cli.recipe_options import recipe_sections
@@ -39,6 +39,18 @@ def write(folder, **parts):
 def job_of(words):
     assert main(["train", *map(str, words), "--dry-run", "--json", "--out", "run"]) == 0
     return json.loads(Path("run/job.json").read_text(encoding="utf-8"))
+
+
+def test_text_is_read_by_the_tokenizer_of_the_weights_which_a_resume_finds(desk):
+    """Pretrained weights know the tokens of their own tokenizer alone; bytes would train without a complaint."""
+    Path("corpus.txt").write_text("some text " * 100, encoding="utf-8")
+    lay_out(desk)
+    base = desk / "models" / "llama-3.1-8b"
+    words = [base / "config.json", "cores1.toml", "--seq-len", "64", "--data", "corpus.txt", "--weights", base]
+    assert job_of(words)["data"]["tokenizer"] == str(base)
+    assert json.loads(Path("run/recipe.json").read_text(encoding="utf-8"))["data"]["tokenizer"] == str(base)
+    shutil.rmtree("run")
+    assert job_of(words[:-2])["data"]["tokenizer"] is None
 
 
 def refusal(words, capsys):

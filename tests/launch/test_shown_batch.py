@@ -27,7 +27,7 @@ def shown(capsys, *words):
 def test_the_first_micro_batch_is_decoded_with_its_mask(rows, capsys):
     said = shown(capsys)
     assert said.out == (
-        "> is learned, | is read alone\n"
+        "> is learned, | is only read\n"
         "sequence 1: 15 tokens, 14 learned, 2 places of padding\n"
         "  | l\n"
         "  > onger than it\n"

@@ -19,6 +19,7 @@ _DATA_HELP = (
     "text, JSON Lines or Parquet, a folder of them or of `datasets` (@SPLIT), a name in the Hub's cache, or tokens.bin "
     "with tokens.idx; with :WEIGHT, several times (default: made-up tokens)"
 )
+_TOKENIZER_HELP = "a tokenizer.json or a model's folder (default: that of --weights, or bytes)"
 _PACKING_HELP = (
     "cut all documents joined, keep each whole and fill samples, or one row a sample (default: documents for rows with "
     "prompts, stream for others)"
@@ -86,7 +87,7 @@ DATA_ROWS = (
 def add_data_options(group: "argparse._ArgumentGroup") -> None:
     """Add the options that say which data are read, and which of their tokens are learned."""
     group.add_argument("--data", action="append", metavar="SOURCE", help=_DATA_HELP)
-    group.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json or a model's folder (default: bytes)")
+    group.add_argument("--tokenizer", metavar="PATH", help=_TOKENIZER_HELP)
     group.add_argument(
         "--data-field", default=TEXT_FIELD, metavar="NAME", help="key or column of the text or messages (default: text)"
     )
@@ -105,6 +106,17 @@ def add_data_options(group: "argparse._ArgumentGroup") -> None:
     )
 
 
+def _tokenizer(arguments: argparse.Namespace, sources: list[str]) -> str | None:
+    """The tokenizer that was named, or that in the folder of --weights where text is read; nothing for bytes."""
+    from shardwise.train.data.request import holds_tokens
+    from shardwise.train.data.sources import parse_source
+
+    named, weights = arguments.tokenizer, arguments.weights
+    if named is None and weights is not None and Path(weights, "tokenizer.json").is_file():
+        named = None if all(holds_tokens(parse_source(text)) for text in sources) else weights
+    return str(Path(named).resolve()) if named is not None else None
+
+
 def data_spec(arguments: argparse.Namespace) -> "DataSpec":
     """The data of a job; paths are absolute, since workers may run in another folder."""
     from dataclasses import asdict, replace
@@ -117,7 +129,7 @@ def data_spec(arguments: argparse.Namespace) -> "DataSpec":
     spec = DataSpec(
         source=sources[0] if sources else SYNTHETIC,
         more_sources=tuple(sources[1:]),
-        tokenizer=str(Path(arguments.tokenizer).resolve()) if arguments.tokenizer is not None else None,
+        tokenizer=_tokenizer(arguments, sources),
         field=arguments.data_field,
         crosses_documents=arguments.crosses_documents,
         loss_on=arguments.loss_on,

@@ -103,11 +103,11 @@ def run(arguments: argparse.Namespace) -> int:
         seen = look_around(plan, job)
         with gone_when_refused(folder):
             make_run_folder(plan, asked=folder, is_resumed=is_resumed)
-            _keep(folder, arguments, plan, prediction)
+            _keep(job, arguments, plan, prediction)
             return _write_command(job, plan, seen, arguments)
     with gone_when_refused(folder), held_folder(job) as lease:
         make_run_folder(plan, asked=folder, is_resumed=is_resumed)
-        _keep(folder, arguments, plan, prediction)
+        _keep(job, arguments, plan, prediction)
         return _launch(job, plan, prediction, arguments, lease)
 
 
@@ -267,15 +267,18 @@ def _absolute(path: "Path | str | None") -> str | None:
     return str(Path(path).resolve()) if path is not None else None
 
 
-def _keep(folder: Path, arguments: argparse.Namespace, plan: "Plan", prediction: "Prediction") -> None:
-    """Write the recipe of the run and its prediction into the run folder."""
+def _keep(job: "Job", arguments: argparse.Namespace, plan: "Plan", prediction: "Prediction") -> None:
+    """Write the recipe of the run and its prediction into the run folder; a resume finds the tokenizer there."""
     from shardwise.plan_file import plan_to_json
     from shardwise.render.json_records import prediction_object
     from shardwise.render.json_text import json_text
     from shardwise.train.failure.full_disk import writing
 
-    keep_recipe(folder, arguments.recipe_options, plan_to_json(plan))
-    text, path = json_text(prediction_object(plan=plan, prediction=prediction)), folder / "prediction.json"
+    options, tokenizer = arguments.recipe_options, job.data.tokenizer
+    if tokenizer is not None:
+        options = {**options, "data": {**options.get("data", {}), "tokenizer": tokenizer}}
+    keep_recipe(job.folder, options, plan_to_json(plan))
+    text, path = json_text(prediction_object(plan=plan, prediction=prediction)), job.folder / "prediction.json"
     with writing(path):
         path.write_text(text + "\n", encoding="utf-8")
 

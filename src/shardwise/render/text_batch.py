@@ -9,7 +9,7 @@ READ, LEARNED = "  | ", "  > "
 
 
 class Part(Protocol):
-    """A run of neighbouring tokens that are either all learned or all read alone."""
+    """A run of neighbouring tokens that are either all learned or all only read."""
 
     @property
     def is_learned(self) -> bool:
@@ -41,8 +41,8 @@ class Shown(Protocol):
 
 
 def batch_text(samples: Sequence[Shown]) -> str:
-    """Every sequence with its parts: those behind ``>`` are learned, those behind ``|`` are read alone."""
-    lines = ["> is learned, | is read alone"]
+    """Every sequence with its parts: those behind ``>`` are learned, those behind ``|`` are only read."""
+    lines = ["> is learned, | is only read"]
     for number, sample in enumerate(samples, start=1):
         padding = f", {sample.num_padding:,} places of padding" if sample.num_padding else ""
         lines.append(f"sequence {number}: {sample.num_tokens:,} tokens, {sample.num_learned:,} learned{padding}")

@@ -35,13 +35,18 @@ def words_of(job: Job) -> dict[str, str]:
     return {
         "weights": weights,
         **({"adapters": f"go on from {adapters_path}"} if adapters_path else {}),
-        "tokens": made_up if job.data.is_synthetic else job.data.source_text,
+        "tokens": made_up if job.data.is_synthetic else _tokens(job),
     }
 
 
 def said_at_the_start(job: Job) -> str:
     """One line, for before the first step."""
     return "; ".join(f"{name}: {said}" for name, said in words_of(job).items())
+
+
+def _tokens(job: Job) -> str:
+    by = job.data.tokenizer
+    return job.data.source_text if by is None else f"{job.data.source_text}, by the tokenizer in {by}"
 
 
 def _paths(job: Job) -> tuple[str | None, str | None]:

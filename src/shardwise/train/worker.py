@@ -36,6 +36,7 @@ from shardwise.train.metrics import Recorder, StepLog, StepRecord
 from shardwise.train.parameters import base_parameters, kept_buffers, quantised_layers
 from shardwise.train.precision import use_fast_kernels
 from shardwise.train.pretrained.adapter import AdapterSettings, adapter_tensors, export_adapter
+from shardwise.train.pretrained.companions import Companions
 from shardwise.train.pretrained.conversion import conversion_of
 from shardwise.train.pretrained.export import DTYPES, ExportedModel, export_checkpoint
 from shardwise.train.pretrained.load import load_pretrained, load_quantised
@@ -299,16 +300,22 @@ def _export(trainer: Trainer) -> None:
         folder = Path(spec.export_folder)
         best = CheckpointFolder(Path(spec.folder)).best() if job.validation.num_patience else None
         checkpoint = (best or find_checkpoint(Path(spec.folder))).path
+        companions = _companions(job)
         if spec.is_merged:
             base, factors = Path(str(spec.initial_weights)), adapter_tensors(checkpoint)
             names = transposed_names(trainer.built.decoders)
-            export_merged(factors, base, folder, scale_ratio=job.recipe.adapter_scale_ratio, transposed=names)
+            scale = job.recipe.adapter_scale_ratio
+            export_merged(factors, base, folder, scale_ratio=scale, transposed=names, companions=companions)
         elif job.recipe.adapter != "none":
-            export_adapter(checkpoint, folder, _adapter_settings(trainer))
+            export_adapter(checkpoint, folder, _adapter_settings(trainer), companions=companions)
         else:
-            beside = Path(spec.initial_weights) if spec.initial_weights else None
-            export_checkpoint(checkpoint, folder, exported_model(job), beside=beside)
+            export_checkpoint(checkpoint, folder, exported_model(job), companions=companions)
     dist.barrier()
+
+
+def _companions(job: Job) -> Companions:
+    weights, tokenizer = job.checkpoint.initial_weights, job.data.tokenizer
+    return Companions(weights=Path(weights) if weights else None, tokenizer=Path(tokenizer) if tokenizer else None)
 
 
 def exported_model(job: Job) -> ExportedModel:

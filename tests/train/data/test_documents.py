@@ -95,6 +95,15 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
         ('{"body": "a", "id": 3}', "no text under 'text'; the line has body, id", "data-field"),
         ("[1]", "the line has no keys at all", "data-field"),
         ('{"text": 5}', "'text' is a number, not text", "data-field"),
+        (r'{"text": "\ud83d"}', "a text ends or begins within a character", "data-text"),
+        ('{"completion": "a"}', "'prompt' is null and 'completion' is a text", "data-field"),
+        ('{"messages": []}', "'messages' is empty, not a list of messages", "data-messages"),
+        ('{"messages": "a"}', "'messages' is a text, not a list of messages", "data-messages"),
+        (
+            '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
+            "message 1 of 'messages' holds a part of type image_url",
+            "data-messages",
+        ),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, says, code):
@@ -102,6 +111,11 @@ def test_a_bad_line_is_named(tmp_path, line, says, code):
     with pytest.raises(DataError, match=says) as refusal:
         read_documents(tmp_path / "a.jsonl")
     assert refusal.value.code == code
+
+
+def test_a_character_of_two_escapes_is_one(tmp_path):
+    (tmp_path / "a.jsonl").write_text(r'{"text": "\ud83d\ude00"}', encoding="utf-8")
+    assert read_documents(tmp_path / "a.jsonl") == ["\U0001f600"]
 
 
 def test_other_encodings_are_refused(tmp_path):

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
 from shardwise.train.checkpoint.folder import find_checkpoint
+from shardwise.train.pretrained.companions import Companions
 from shardwise.train.pretrained.export import ExportedModel, export_checkpoint
 from shardwise.train.pretrained.load import load_pretrained
 from train.ranks import run_ranks
@@ -177,7 +178,7 @@ def test_what_is_exported_from_pretrained_loads(tmp_path, name):
         find_checkpoint(tmp_path / "run").path,
         tmp_path / "out",
         ExportedModel(config=config, dtype="float32"),
-        beside=tmp_path / "source",
+        companions=Companions(weights=tmp_path / "source"),
         max_file_bytes=60_000,
     )
     assert len(files) > 1

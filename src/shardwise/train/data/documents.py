@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import IO, cast
 
 from shardwise.errors import DataError
 
-__all__ = ["KNOWN_KEYS", "Row", "extra_error", "find_documents", "is_document_file", "read_rows"]
+__all__ = ["KNOWN_KEYS", "NOT_FOUND_FIX", "Row", "extra_error", "find_documents", "is_document_file", "read_rows"]
 
 PARAGRAPH_CHARS = 1 << 20
 """Characters of a text file read at a time; a document longer than this is cut at the next end of line."""
@@ -18,6 +19,10 @@ PARAGRAPH_CHARS = 1 << 20
 BROKEN_FILE = (OSError, EOFError, zlib.error)
 """What reading a file raises that may not be read, or whose compressed bytes are damaged or cut short."""
 
+NOT_FOUND_FIX = (
+    "give a path that exists, `synthetic` for made-up tokens, or download a data set of the Hub first: "
+    "hf download NAME --repo-type dataset"
+)
 KNOWN_KEYS = ("prompt", "completion", "messages", "tools")
 """Keys of a row that mean something besides the one that holds the text."""
 
@@ -32,6 +37,9 @@ class Row:
     is_of_table: bool = False
     """Whether every row has the same columns, so that a value may be missing where a line would have no key."""
 
+
+HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+"""The escape of one of the two halves (surrogates) that JSON makes some characters of."""
 
 Reader = Callable[[Path, str], Iterator[Row]]
 
@@ -61,7 +69,7 @@ def find_documents(path: Path) -> tuple[Path, ...]:
         raise DataError(
             f"there is no file or folder {path}",
             code="data-not-found",
-            fix="give a path that exists, or `synthetic` for made-up tokens",
+            fix=NOT_FOUND_FIX,
         )
     found = tuple(sorted(file for file in path.rglob("*") if file.is_file() and is_document_file(file)))
     if not found:
@@ -141,6 +149,14 @@ def _object_of(line: str, *, place: str) -> Mapping[str, object]:
     """The object on a line; an empty one where the line holds another value."""
     try:
         record: object = json.loads(line)
+        if HALF_CHARACTER.search(line):
+            json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{place}: a text ends or begins within a character: {error.object[error.start]!a} is half of one",
+            code="data-text",
+            fix="write the character whole, or drop the row",
+        ) from error
     except (ValueError, RecursionError) as error:
         where = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise DataError(

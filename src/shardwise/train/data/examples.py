@@ -1,7 +1,7 @@
 """Rows as a run learns from them: a text, a prompt with its completion, or a conversation."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -62,13 +62,13 @@ def example_of(row: Row, *, field: str) -> Example:
         return _chat(row, field, _turns(row, field))
     if field == TEXT_FIELD and row.fields.get("messages") is not None:
         return _chat(row, "messages", _turns(row, "messages"))
-    if field == TEXT_FIELD and row.fields.get("prompt") is not None:
+    if field == TEXT_FIELD and any(row.fields.get(name) is not None for name in ("prompt", "completion")):
         return _completion(row)
     raise _no_text(row, field)
 
 
 def _completion(row: Row) -> Example:
-    prompt, completion = row.fields["prompt"], row.fields.get("completion")
+    prompt, completion = row.fields.get("prompt"), row.fields.get("completion")
     if isinstance(prompt, str) and isinstance(completion, str):
         return Completion(place=row.place, prompt=prompt, completion=completion)
     if _is_conversation(prompt) and _is_conversation(completion):
@@ -96,8 +96,9 @@ def _turns(row: Row, name: str) -> tuple[Turn, ...]:
     """The messages under a key, each with a role; columns of Parquet hold nulls where a message has no such key."""
     value = row.fields[name]
     if not _is_conversation(value):
+        kind = JSON_NAMES.get(type(value), "something else") if value else "empty"
         raise DataError(
-            f"{row.place}: '{name}' is {JSON_NAMES.get(type(value), 'something else')}, not a list of messages",
+            f"{row.place}: '{name}' is {kind}, not a list of messages",
             code="data-messages",
             fix='write [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]',
         )
@@ -109,7 +110,24 @@ def _turns(row: Row, name: str) -> tuple[Turn, ...]:
                 code="data-messages",
                 fix="write each message with role (system, user, assistant, tool) and content",
             )
+        if other := next(filter(_is_no_text, _kinds(turn)), None):
+            raise DataError(
+                f"{row.place}: message {number} of '{name}' holds a part of type {other}, and only text is learned",
+                code="data-messages",
+                fix="drop the row, or leave the text parts alone in it",
+            )
     return turns
+
+
+def _kinds(turn: Turn) -> Iterator[str]:
+    """The types of a message's parts, where its content is a list of them."""
+    content = turn.get("content")
+    for part in content if isinstance(content, list) else ():
+        yield str(part.get("type")) if isinstance(part, dict) else "text"
+
+
+def _is_no_text(kind: str) -> bool:
+    return any(word in kind for word in ("image", "audio", "video"))
 
 
 def _tools(row: Row) -> tuple[Turn, ...]:

@@ -178,16 +178,17 @@ def _said(
             f"{stream.num_targets:,} of {stream.num_tokens:,} tokens in {stream.num_documents:,} rows are learned"
             + (f", the assistant's by {' and '.join(by)}" if by else "")
         )
-    if pieces is None:
-        return
-    if pieces.num_overlong:
+    if pieces is not None and pieces.num_overlong:
+        lost = f"; no sample holds {pieces.num_left_out:,} tokens of them" if pieces.num_left_out else ""
         done = {"cut": "cut into pieces", "truncate": "truncated", "drop": "left out"}[request.overlong]
         yield (
             f"{pieces.num_overlong:,} of {stream.num_documents:,} rows have more than {seq_len + 1:,} tokens and are "
-            f"{done} (--overlong {request.overlong}); no sample holds {pieces.num_left_out:,} tokens of them"
+            f"{done} (--overlong {request.overlong}){lost}"
         )
-    if pieces.num_unlearned:
+    if pieces is not None and pieces.num_unlearned:
         yield f"{pieces.num_unlearned:,} rows or pieces of rows are left out, as no token of theirs is learned"
+    if request.tokenizer is None and not holds_tokens(source):
+        yield "every byte is a token, as no tokenizer is named (--tokenizer)"
 
 
 def _targets_by(request: DataRequest, source: Source) -> tuple[str, ...]:

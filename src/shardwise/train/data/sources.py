@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import DataError
-from shardwise.train.data.documents import Row, extra_error, find_documents, read_rows
+from shardwise.train.data.documents import NOT_FOUND_FIX, Row, extra_error, find_documents, read_rows
 
 __all__ = ["Source", "parse_source", "read_by_file", "read_source", "source_files"]
 
@@ -83,7 +83,7 @@ def source_files(source: Source) -> tuple[Path, ...]:
         raise DataError(
             f"there is no folder {source.path}, nor a data set of that name in the local cache of the Hub",
             code="data-not-found",
-            fix="give a path that exists, or download the data set with `hf download` first",
+            fix=NOT_FOUND_FIX,
         )
     return tuple(sorted(file for file in source.path.rglob("*") if file.is_file()))
 

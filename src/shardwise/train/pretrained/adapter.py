@@ -10,6 +10,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.reading import PlainReader, load_states
+from shardwise.train.pretrained.companions import Companions
 from shardwise.train.pretrained.export import unfinished_export
 
 __all__ = ["AdapterSettings", "adapter_tensors", "export_adapter"]
@@ -40,7 +41,9 @@ class AdapterSettings:
     """Sources of the run's weights, adapters and tokens, in words."""
 
 
-def export_adapter(checkpoint: Path, folder: Path, settings: AdapterSettings) -> Path:
+def export_adapter(
+    checkpoint: Path, folder: Path, settings: AdapterSettings, *, companions: Companions | None = None
+) -> Path:
     """Write the adapters in a checkpoint so that peft loads them.
 
     Needs no process group, whatever layout the checkpoint was written under.
@@ -49,6 +52,7 @@ def export_adapter(checkpoint: Path, folder: Path, settings: AdapterSettings) ->
         checkpoint: a complete checkpoint of a run that trained adapters.
         folder: does not exist yet.
         settings: what the adapters are.
+        companions: where the tokenizer and the settings of generation lie that go along.
 
     Returns:
         The file with the weights.
@@ -61,6 +65,8 @@ def export_adapter(checkpoint: Path, folder: Path, settings: AdapterSettings) ->
         save_file(named, unfinished / WEIGHTS_FILE, metadata={"format": "pt"})
         (unfinished / CONFIG_FILE).write_text(text, encoding="utf-8")
         (unfinished / CARD_FILE).write_text(_card(settings), encoding="utf-8")
+        if companions is not None:
+            companions.copy_to(unfinished)
     return folder / WEIGHTS_FILE
 
 

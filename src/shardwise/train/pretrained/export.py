@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.reading import PlainReader, load_states
 from shardwise.train.failure.full_disk import writing
+from shardwise.train.pretrained.companions import Companions
 from shardwise.train.pretrained.conversion import Conversion
 from shardwise.train.pretrained.fitting import missing_tensor
 from shardwise.train.pretrained.names import Piece, saved_names
@@ -34,8 +35,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 UNFINISHED = ".unfinished-"
 FIX = "make room, or choose another disk for --export; --resume with one more of --steps exports then"
 """A checkpoint that has all its steps is not resumed."""
-BESIDE = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
-"""Files of the checkpoint a run began with that belong to the one it ends with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ def export_checkpoint(
     folder: Path,
     model: ExportedModel,
     *,
-    beside: Path | None = None,
+    companions: Companions | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> tuple[Path, ...]:
     """Write the weights of a checkpoint so that ``AutoModelForCausalLM.from_pretrained`` loads them.
@@ -88,7 +87,7 @@ def export_checkpoint(
         checkpoint: a complete checkpoint, its model's state under the name ``model``.
         folder: does not exist yet.
         model: its config, its dtype and the spelling of its tensors.
-        beside: a folder whose tokenizer and generation settings go along.
+        companions: where the tokenizer and the settings of generation lie that go along.
         max_file_bytes: weights are divided into files of at most this size.
 
     Returns:
@@ -111,9 +110,8 @@ def export_checkpoint(
             index = {"metadata": {"total_size": total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
             _write_json(unfinished / "model.safetensors.index.json", index)
         _write_json(unfinished / "config.json", {**model.config, **_architectures(model.config), "dtype": model.dtype})
-        for extra in (beside / name for name in BESIDE) if beside is not None else ():
-            if extra.is_file():
-                shutil.copy2(extra, unfinished / extra.name)
+        if companions is not None:
+            companions.copy_to(unfinished)
     return tuple(sorted(folder.glob("*.safetensors")))
 
 

@@ -8,14 +8,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from shardwise.errors import CheckpointError
+from shardwise.train.pretrained.companions import Companions
 from shardwise.train.pretrained.export import unfinished_export
-from shardwise.train.pretrained.files import base_name, files_by_tensor
+from shardwise.train.pretrained.files import INDEX, base_name, files_by_tensor
 
 __all__ = ["export_merged"]
 
 FIRST, SECOND, WEIGHT = ".lora_A.weight", ".lora_B.weight", ".weight"
-BESIDE = (".json", ".jinja", ".model", ".txt")
-"""Files of the base that belong to the merged model as well: its config, index, tokenizer and templates."""
+KEPT_FILES = ("config.json", INDEX)
+"""Files of the base that say what the merged model is and in which files it lies."""
 
 
 def export_merged(
@@ -25,6 +26,7 @@ def export_merged(
     *,
     scale_ratio: float,
     transposed: Collection[str] = (),
+    companions: Companions | None = None,
 ) -> tuple[Path, ...]:
     """Write the base model with ``scale B A`` added to every adapted matrix, in the types and files of the base.
 
@@ -34,6 +36,7 @@ def export_merged(
         folder: does not exist yet.
         scale_ratio: what the product of the factors is multiplied with.
         transposed: names of adapted modules whose matrix is stored as ``(in, out)``.
+        companions: where the tokenizer and the settings of generation lie that go along.
 
     Returns:
         The files with weights.
@@ -56,7 +59,9 @@ def export_merged(
                 change = scale_ratio * (product.T if module in transposed else product)
                 tensors[name] = (tensors[name].float() + change).to(tensors[name].dtype).contiguous()
             save_file(tensors, unfinished / path.name, metadata={"format": "pt"})
-        for path in sorted(base.iterdir()):
-            if path.is_file() and path.suffix in BESIDE:
+        for path in (base / name for name in KEPT_FILES):
+            if path.is_file():
                 shutil.copy2(path, unfinished / path.name)
+        if companions is not None:
+            companions.copy_to(unfinished)
     return tuple(sorted(folder.glob("*.safetensors")))

@@ -1,0 +1,41 @@
+"""An exported model comes with the tokenizer and the chat template that it was trained with."""
+
+import pytest
+from transformers import AutoTokenizer
+
+from shardwise.train.pretrained.companions import Companions
+from train.data.chats import MARKED, TURNS, UNMARKED, chat_folder
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A base model's folder, another one with a tokenizer, and one to export to."""
+    base, chat, out = chat_folder(tmp_path / "base", UNMARKED), chat_folder(tmp_path / "chat", MARKED), tmp_path / "out"
+    (base / "generation_config.json").write_text('{"eos_token_id": 256}', encoding="utf-8")
+    out.mkdir()
+    return base, chat, out
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_the_tokenizer_that_made_the_tokens_goes_along_and_not_that_of_the_weights(folders, is_file):
+    base, chat, out = folders
+    if is_file:
+        (chat / "tokenizer.json").rename(chat / "mine.json")
+    Companions(weights=base, tokenizer=chat / "mine.json" if is_file else chat).copy_to(out)
+    rendered = AutoTokenizer.from_pretrained(out).apply_chat_template(TURNS, tokenize=False)
+    assert rendered == "<user>why?<end><assistant>so.<end><user>and?<end><assistant>yes<end>"
+    assert (out / "chat_template.jinja").read_text(encoding="utf-8") == MARKED
+    assert (out / "generation_config.json").is_file()
+
+
+def test_without_a_tokenizer_that_was_named_it_is_that_of_the_weights(folders):
+    base, _, out = folders
+    Companions(weights=base).copy_to(out)
+    assert (out / "chat_template.jinja").read_text(encoding="utf-8") == UNMARKED
+    assert (out / "tokenizer.json").is_file()
+
+
+def test_bytes_and_random_weights_leave_nothing(folders):
+    *_, out = folders
+    Companions().copy_to(out)
+    assert list(out.iterdir()) == []
