@@ -348,3 +348,11 @@ def test_experts_on_projected_tokens_receive_narrow_ones():
 def test_ranks_that_hold_the_same_experts_are_as_far_apart_as_experts_reach():
     """Four ranks of experts of two each lie side by side: 8 GPUs."""
     assert Groups(layout=Layout(dp_shard=8, tp=2, ep=4, expert_tp=2)).expert_shards.stride == 8
+
+
+@pytest.mark.parametrize(("zero_stage", "asked", "num_bytes"), [(3, None, 2), (3, "fp32", 4), (0, None, 4)])
+def test_accelerates_fsdp_reduces_in_the_dtype_it_computes_in_and_its_ddp_does_not(zero_stage, asked, num_bytes):
+    layout = Layout(dp_shard=4, zero_stage=3) if zero_stage else Layout(dp_replicate=4, zero_stage=0)
+    plan = plan_of(layout, engine="accelerate", **({"reduce_dtype": asked} if asked else {}))
+    reduced = sum(one.num_bytes * one.count for one in calls_of(plan) if one.kind in ("reduce_scatter", "all_reduce"))
+    assert reduced == pytest.approx(num_bytes * plan.model.num_params, rel=0.01)
