@@ -121,6 +121,7 @@ def _keeps_master_in_bf16(engine: EngineName) -> bool:
 
 def _routing_assumption(plan: Plan) -> str:
     given, ratio = plan.recipe.routing_imbalance_ratio, imbalance_ratio(plan)
+    is_trained = plan.recipe.adapter != "none"
     if plan.layout.ep == 1 and (given is None or given == 1):
         return (
             "every rank holds all experts, so no rank waits for another; uneven shares slow their products by up to "
@@ -134,8 +135,8 @@ def _routing_assumption(plan: Plan) -> str:
     if given is None:
         return (
             f"tokens go where routers send them: the fullest of {plan.layout.ep} ranks of experts has {ratio:.2f} "
-            "times the mean, as in short runs from random weights, and every layer waits for it; routing that "
-            "benchmarks balance by force is routing_imbalance_ratio=1"
+            f"times the mean, as {'after balanced training' if is_trained else 'in short runs from random weights'}, "
+            "and every layer waits for it; routing that benchmarks balance by force is routing_imbalance_ratio=1"
         )
     if ratio == 1:
         return "tokens are routed evenly over experts, as where a benchmark balances them by force"
