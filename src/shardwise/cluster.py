@@ -21,6 +21,10 @@ class Peak:
     flop_per_s: FlopPerSecond
 
 
+COHERENT_LINK_BYTES_PER_S: BytesPerSecond = 200e9
+"""A host link at least this fast is NVLink-C2C: no PCIe is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One accelerator."""
@@ -61,6 +65,11 @@ class Gpu:
     def peak_flop_per_s(self, dtype: Dtype) -> FlopPerSecond:
         """Dense peak for ``dtype``; 0 when the part has no matrix unit for it."""
         return next((peak.flop_per_s for peak in self.peaks if peak.dtype == dtype), 0.0)
+
+    @property
+    def has_coherent_host(self) -> bool:
+        """Whether a Grace CPU sits beside it, reached over NVLink-C2C."""
+        return self.pcie_bandwidth_bytes_per_s >= COHERENT_LINK_BYTES_PER_S
 
     @property
     def is_bf16_peak_unpublished(self) -> bool:

@@ -20,15 +20,15 @@ from strategies import plans, runnable_plans
 TORCHTITAN = (
     *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "pp", "ep", "schedule", "async_tensor_parallel"),
     *("seq_len", "micro_batch_size", "global_batch_size", "precision", "optimizer", "recompute", "offload", "compile"),
-    *("vpp", "stage_layers"),
+    *("vpp", "stage_layers", "expert_exchange"),
 )
 SAID = {
     "torchtitan": TORCHTITAN,
-    "torchtitan-recipe": (*TORCHTITAN, "loss_chunks"),
+    "torchtitan-recipe": (*TORCHTITAN, "loss_chunks", "attention_kernel"),
     "megatron": (
         *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "pp", "ep", "vpp", "async_tensor_parallel"),
         *("seq_len", "micro_batch_size", "global_batch_size", "optimizer", "recompute", "recompute_layers", "offload"),
-        *("stage_layers", "fused_loss", "fused_loss_kernel"),
+        *("stage_layers", "fused_loss", "fused_loss_kernel", "attention", "attention_kernel", "expert_exchange"),
     ),
     "deepspeed": (
         *(
@@ -42,20 +42,22 @@ SAID = {
             "optimizer",
             "offload",
         ),
-        *("precision", "overlap_grad_reduce", "activation_offload"),
+        *("precision", "overlap_grad_reduce", "activation_offload", "attention", "attention_kernel"),
     ),
     "accelerate": (
         *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "seq_len", "micro_batch_size", "global_batch_size"),
-        *("offload", "adapter", "activation_offload"),
+        *("offload", "adapter", "activation_offload", "attention", "attention_kernel"),
     ),
 }
 """Fields that each target has words for, over all values that its engine can run; the tests hold it to them."""
+SDPA_KERNELS = {"cudnn", "efficient", "math", "fa4"}
+"""Kernels among which torch chooses by itself, and one that transformers 5.24 has no name for."""
 UNSAID = {
     "torchtitan": {"muon", "2"},
-    "torchtitan-recipe": {"muon", "2"},
-    "megatron": {"sgd", "lion", "muon"},
-    "deepspeed": {"sgd-momentum", "muon", "bf16", "fp8-mixed"},
-    "accelerate": {"sgd-momentum", "muon", "bf16", "2"},
+    "torchtitan-recipe": {"muon", "2", "cudnn", "efficient", "math", "fa3"},
+    "megatron": {"sgd", "lion", "muon", "fa3", "fa4", "efficient", "math", "flex"},
+    "deepspeed": {"sgd-momentum", "muon", "bf16", "fp8-mixed", *SDPA_KERNELS},
+    "accelerate": {"sgd-momentum", "muon", "bf16", "2", *SDPA_KERNELS},
 }
 """Values of these fields that a target has no word for."""
 ALWAYS = {"sequence_parallel", "reshard_after_forward", "vpp", "schedule"}

@@ -96,3 +96,120 @@ def test_a_recipe_of_nemo_leaves_its_degrees_open():
     reading = reading_of("srun -N 2 --ntasks-per-node=8 nemo llm pretrain --factory llama3_70b\n", "run.sh")
     assert (reading.value("engine"), reading.value("world_size")) == ("megatron", 16)
     assert {"tp", "pp", "cp"} <= {one.field for one in reading.questions}
+
+
+def said(text, name, *fields):
+    reading = reading_of(text, name)
+    return tuple(reading.value(field) for field in fields)
+
+
+def test_a_value_that_nobody_can_read_leaves_its_field_open_instead_of_at_a_default():
+    line = "torchrun --nproc_per_node 8 pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP --micro-batch-size 1\n"
+    reading = reading_of(line, "run.sh")
+    assert (reading.value("tp"), reading.value("dp_replicate")) == (None, None)
+    assert "tp" in {one.field for one in reading.questions}
+    assert [one.place for one in reading.not_understood] == ["run.sh:--tensor-model-parallel-size"]
+    stage = reading_of(line.replace("--tensor-model-parallel-size $TP", "--zero-stage $ZERO"), "run.sh")
+    assert stage.value("zero_stage") is None
+    assert [one.place for one in stage.not_understood] == ["run.sh:--zero-stage"]
+
+
+def test_megatron_without_a_global_batch_has_one_micro_batch_a_step():
+    line = "torchrun --nproc_per_node 8 pretrain_gpt.py --bf16 --micro-batch-size 2 --num-layers 24 --seq-length 2048\n"
+    assert said(line, "run.sh", "num_microbatches", "global_batch_size") == (1, 16)
+    assert said(line.replace("--bf16", "--global-batch-size 64"), "run.sh", "num_microbatches") == (4,)
+
+
+def test_older_flags_of_megatron_recompute_every_layer():
+    line = "python pretrain_bert.py --num-layers 24 --activations-checkpoint-method uniform --seq-length 512\n"
+    assert said(line, "run.sh", "recompute") == ("full",)
+
+
+def test_a_script_that_sbatch_reads_from_a_here_document_is_read():
+    text = """ARGS="--num-layers 24 --seq-length 512 --bf16"
+sbatch <<EOF
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+srun python -X faulthandler pretrain_gpt.py ${ARGS}
+EOF
+"""
+    assert said(text, "submit.sh", "world_size", "seq_len") == (16, 512)
+
+
+def test_the_branches_of_a_case_are_no_programs():
+    text = 'case "$1" in\n  -h|--help)\n    exit 0 ;;\n  --tp) TP=2 ;;\nesac\ntorchrun train.py --num-layers 24\n'
+    assert all(")" not in one.place for one in reading_of(text, "run.sh").not_understood)
+
+
+def test_a_program_of_nobody_is_not_read_as_a_tool_for_one_option_they_share():
+    line = "srun -n 2 python bench.py --world-size 16 --nvlink 8 --hidden 7168 --max-num-tokens 128 --dp 4\n"
+    reading = reading_of(line, "bench.sbatch")
+    assert [one.tool for one in reading.read_as] == ["launch line"]
+    assert reading.contradictions == ()
+    assert "bench.sbatch:--world-size" in {one.place for one in reading.not_understood}
+
+
+def test_yaml_is_read_as_the_tools_read_it():
+    text = "base_model: m\nsequence_len: 500_000\nmicro_batch_size: 2\nlora_r: 8\nmicro_batch_size: 4\nlayers: {0: 1}\n"
+    reading = reading_of(text, "axolotl.yaml")
+    assert (reading.value("seq_len"), reading.value("micro_batch_size")) == (500_000, 4)
+    assert [one.place for one in reading.not_understood] == [
+        "axolotl.yaml:micro_batch_size (given again on line 5)",
+        "axolotl.yaml:layers.0",
+    ]
+
+
+def test_weights_in_8_bits_under_adapters_are_not_taken_for_16_bits_in_silence():
+    axolotl = "base_model: m\nadapter: lora\nload_in_8bit: true\nsequence_len: 512\nlora_r: 8\n"
+    assert [one.place for one in reading_of(axolotl, "a.yaml").not_understood] == ["a.yaml:load_in_8bit"]
+    factory = "model_name_or_path: m\nfinetuning_type: lora\nquantization_bit: 8\ncutoff_len: 512\n"
+    assert [one.place for one in reading_of(factory, "l.yaml").not_understood] == ["l.yaml:quantization_bit"]
+    assert reading_of(factory.replace("8", "4"), "l.yaml").not_understood == ()
+    peft = '{"peft_type": "LORA", "r": 8, "use_dora": true, "modules_to_save": ["lm_head"], "layers_pattern": null}'
+    assert len(reading_of(peft, "adapter_config.json").not_understood) == 2
+
+
+def test_adapters_of_a_megatron_run_are_read_and_all_linear_layers_win_over_a_list():
+    factory = "model_name_or_path: m\nfinetuning_type: lora\ntensor_model_parallel_size: 2\ncutoff_len: 512\n"
+    assert said(factory, "l.yaml", "engine", "adapter") == ("megatron", "lora")
+    axolotl = "base_model: m\nadapter: lora\nlora_r: 8\nlora_target_linear: true\nlora_target_modules: [q_proj]\n"
+    reading = reading_of(axolotl, "a.yaml")
+    assert (reading.value("lora_targets"), reading.contradictions) == ("all-linear", ())
+
+
+def test_one_process_is_started_where_accelerate_is_told_that_nothing_is_distributed():
+    reading = reading_of("distributed_type: 'NO'\nnum_machines: 1\nnum_processes: 8\n", "accelerate.yaml")
+    assert [(one.first.value, one.second.value) for one in reading.contradictions] == [(8, 1)]
+
+
+def test_a_prompt_and_its_completion_are_one_sequence():
+    text = "num_generations: 8\nmax_prompt_length: 512\nmax_completion_length: 2048\nper_device_train_batch_size: 1\n"
+    assert said(text, "grpo.yaml", "seq_len") == (2560,)
+
+
+def test_fsdp_of_nemo_and_mics_of_deepspeed_divide_states():
+    nemo = "trainer: {num_nodes: 2, devices: 8}\nmodel: {micro_batch_size: 1, fsdp: true, optim: {name: fused_adam}}\n"
+    assert said(nemo, "nemo.yaml", "zero_stage", "dp_shard") == (3, 16)
+    mics = '{"zero_optimization": {"stage": 3, "mics_shard_size": 8}, "train_micro_batch_size_per_gpu": 1}'
+    assert said(mics, "ds.json", "zero_stage", "dp_shard") == (3, 8)
+
+
+def test_the_kernel_of_attention_is_read_in_each_tools_words():
+    kernels = ("attention", "attention_kernel")
+    trl = "max_length: 512\nper_device_train_batch_size: 1\nattn_implementation: {}\n"
+    assert said(trl.format("flash_attention_2"), "a.yaml", *kernels) == ("flash", "fa2")
+    assert said(trl.format("kernels-community/vllm-flash-attn3"), "a.yaml", *kernels) == ("flash", "fa3")
+    assert said(trl.format("sdpa"), "a.yaml", *kernels) == ("flash", None)
+    assert said(trl.format("eager"), "a.yaml", *kernels) == ("eager", None)
+    line = "python pretrain_gpt.py --num-layers 24 --bf16 --attention-backend {}\n"
+    assert said(line.format("fused"), "run.sh", *kernels) == ("flash", "cudnn")
+    assert said(line.format("unfused"), "run.sh", *kernels) == ("eager", None)
+    toml = '[model]\nname = "llama3"\nflavor = "8B_varlen"\n[training]\nlocal_batch_size = 1\n'
+    assert said(toml, "t.toml", "attention_kernel") == ("fa2",)
+
+
+def test_hybridep_is_told_like_deepep():
+    line = "pretrain_gpt.py --num-experts 8 --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep\n"
+    reading = reading_of(line, "run.sh")
+    assert (reading.value("expert_exchange"), reading.not_understood) == ("deepep", ())

@@ -4,11 +4,13 @@ Where they say nothing, Megatron's kernels and buffers stand for its own: both d
 and recompute by module.
 """
 
+from dataclasses import replace
+
 from shardwise.engines import megatron
 from shardwise.engines.engine import Engine
 
 ENGINE = Engine(
-    profile=megatron.PROFILE,
+    profile=replace(megatron.PROFILE, block_calls=(0, 0)),
     states=megatron.STATES,
     axes=frozenset(("tp", "pp", "ep")),
     zero_stages=frozenset((0, 1)),

@@ -38,6 +38,7 @@ PROFILE = replace(
     bucket_bytes=25 * MIB,
     has_in_switch_reduction=True,
     has_transformer_engine=False,
+    block_calls=(0, 0),
     keeps_expert_outputs=True,
     partial_recompute="first of stage",
     expert_exchange="alltoall",

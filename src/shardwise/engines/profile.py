@@ -80,6 +80,9 @@ class EngineProfile:
     has_transformer_engine: bool = False
     """Norms before QKV and before a dense feed-forward are part of the product that reads them, and the inputs of 8-bit
     products wait for backward in 8 bits (Transformer Engine)."""
+    block_calls: tuple[int, int] = (0, 0)
+    """Host time of its Python around the kernels of a block, forward and backward, in kernels, where it was timed: such
+    a host is known to run ahead of the device."""
     keeps_expert_outputs: bool = True
     """Router weights multiply the outputs of experts, which then wait for backward; Megatron multiplies what enters the
     last product (``core/transformer/moe/experts.py``, ``permuted_probs``)."""

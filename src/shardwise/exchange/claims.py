@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from shardwise.exchange.facts import Fact, FactValue, names_a_file
-from shardwise.exchange.names import BESIDE, CLUSTER_PLACE, DEFAULT, OPTION, TOGETHER, Claim, Name, Tool, View
+from shardwise.exchange.names import BESIDE, CLUSTER_PLACE, DEFAULT, OPTION, TOGETHER, Claim, Name, View
 from shardwise.fields import Value
 
 TEXTS = frozenset(("model", "wrap_class"))
@@ -20,6 +20,8 @@ class Unread:
 
     place: str
     value: str
+    field: str = ""
+    """Our field that the key is about, which is then open; empty where the key itself is unknown."""
 
 
 def claims_of(view: View) -> tuple[list[Claim], list[Unread]]:
@@ -32,18 +34,28 @@ def claims_of(view: View) -> tuple[list[Claim], list[Unread]]:
             if name.default is not None:
                 claims.append(view.claim(name.field, name.default))
             continue
-        if name.field in (TOGETHER, BESIDE):
+        if name.field == BESIDE:
             continue
-        value = _in_our_words(view.tool, name, fact)
+        value = None if name.field == TOGETHER else _in_our_words(name, fact)
         if value is not None:
             claims.append(view.claim(name.field, value, name.key))
-        elif str(fact.value).lower() not in LEFT_TO_OTHERS:
-            unread.append(_unread(fact))
+        elif name.leaves_open(str(fact.value)):
+            continue
+        elif str(fact.value).lower() not in LEFT_TO_OTHERS and (name.field != TOGETHER or is_unset(fact)):
+            unread.append(_unread(fact, name.field))
     unread.extend(
-        _unread(fact) for fact in view.by_key.values() if not view.tool.knows(fact.key) and not names_a_file(fact)
+        _unread(fact)
+        for fact in view.by_key.values()
+        if fact.value is not None and not view.tool.knows(fact.key) and not names_a_file(fact)
     )
     claims.extend(view.tool.work_out(view))
-    return [claim for claim in claims if _is_possible(claim)], unread
+    left = {one.field for one in unread}
+    return [claim for claim in claims if _is_possible(claim) and (claim.strength or claim.field not in left)], unread
+
+
+def is_unset(fact: Fact) -> bool:
+    """Whether a value is a variable that only who runs the file knows."""
+    return isinstance(fact.value, str) and "$" in fact.value
 
 
 LORA_TARGETS = "lora_targets"
@@ -66,11 +78,11 @@ def _matrices(value: FactValue) -> str | None:
     return ",".join(names) if names and all(name.replace(".", "").isidentifier() for name in names) else None
 
 
-def _in_our_words(tool: Tool, name: Name, fact: Fact) -> Value:
+def _in_our_words(name: Name, fact: Fact) -> Value:
     if name.field == LORA_TARGETS and not name.values:
         return _matrices(fact.value)
     if name.values:
-        return tool.ours(name.key, str(fact.value))
+        return name.ours(str(fact.value))
     if name.field in TEXTS:
         first = fact.value[0] if isinstance(fact.value, tuple) and fact.value else fact.value
         return str(first) if isinstance(first, str) and "$" not in first else None
@@ -86,8 +98,8 @@ def _is_possible(claim: Claim) -> bool:
     return claim.value is not None
 
 
-def _unread(fact: Fact) -> Unread:
-    return Unread(place=fact.place, value=str(fact.value)[:60])
+def _unread(fact: Fact, field: str = "") -> Unread:
+    return Unread(place=fact.place, value=str(fact.value)[:60], field=field)
 
 
 def strongest(claims: list[Claim]) -> tuple[dict[str, Claim], list[tuple[Claim, Claim]]]:

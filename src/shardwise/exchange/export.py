@@ -147,6 +147,8 @@ def _lost(plan: Plan, back: Plan, target: Target) -> list[tuple[str, Value]]:
     )
     if max(plan.layout.zero_stage, back.layout.zero_stage) < 3 or not is_sharded:
         idle.add("reshard_after_forward")
+    if plan.layout.ep == 1:
+        idle.add("expert_exchange")
     if plan.recipe.recompute == "none":
         idle |= {"recompute_layers", "recompute_modules"}
     if plan.recipe.adapter == "none":

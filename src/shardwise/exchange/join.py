@@ -20,6 +20,8 @@ class Joined:
 
     values: dict[str, Claim]
     against: list[tuple[Claim, Claim]] = field(default_factory=list)
+    unread: frozenset[str] = frozenset()
+    """Fields that a file says in words nobody here understands: no default stands in for them."""
 
     def number(self, name: str) -> int | None:
         """A field that is a whole number; ``None`` while it is open."""
@@ -29,7 +31,7 @@ class Joined:
 
     def work_out(self, name: str, value: Value, *sources: str) -> None:
         """Set a field that is still open to what follows from others."""
-        if name not in self.values and value is not None:
+        if name not in self.values and value is not None and (sources or name not in self.unread):
             strength = min((self.values[one].strength for one in sources if one in self.values), default=DEFAULT)
             places = ", ".join(sources)
             self.values[name] = Claim(
@@ -45,12 +47,12 @@ class Joined:
             self.against.append((claim, other))
 
 
-def join(claims: Sequence[Claim]) -> Joined:
+def join(claims: Sequence[Claim], *, unread: frozenset[str] = frozenset()) -> Joined:
     """One value a field, contradictions with both claims, and whatever follows."""
     engines = [claim for claim in claims if claim.field == "engine"]
     engines.sort(key=lambda claim: (claim.strength != OPTION, _rank(claim)))
     values, against = strongest([claim for claim in claims if claim.field != "engine"])
-    joined = Joined(values=values, against=against)
+    joined = Joined(values=values, against=against, unread=unread)
     if engines:
         joined.values["engine"] = engines[0]
     if (joined.number("dp_shard") or 0) < 1:  # -1 is what is left of the world
@@ -77,17 +79,25 @@ def _degrees(joined: Joined) -> None:
     joined.work_out("offload", "none")
 
 
-def _model_ranks(joined: Joined) -> int:
-    """Ranks that work on the same sequences; Ulysses (``sp``) counts although a plan has no name for it."""
-    total = 1
-    for axis in (*MODEL_AXES, "sp"):
-        total *= joined.number(axis) or 1
+def _model_ranks(joined: Joined) -> int | None:
+    """Ranks that work on the same sequences; Ulysses (``sp``) counts although a plan has no name for it.
+
+    ``None`` while one of these degrees is open.
+    """
+    total = joined.number("sp") or 1
+    for axis in MODEL_AXES:
+        degree = joined.number(axis)
+        if degree is None:
+            return None
+        total *= degree
     return total
 
 
 def _data_ranks(joined: Joined) -> None:
     """World = dp x tp x cp x pp, whichever of both ends is stated."""
     ranks = _model_ranks(joined)
+    if ranks is None:
+        return
     shard, replicate = joined.number("dp_shard"), joined.number("dp_replicate")
     if shard is not None:
         joined.work_out("dp_replicate", 1)

@@ -22,6 +22,11 @@ FLAVORS = {
 }
 """Models of torchtitan 0.2.2 by their name in the catalogue: name and flavor. Its llama3 has the sizes and rotary base
 of Llama 3.1."""
+KERNEL_FLAVORS: Mapping[tuple[str, str | None], str] = {
+    ("llama-3.1-8b", "flex"): "_flex",
+    ("llama-3.1-8b", "fa2"): "_varlen",
+}
+"""Endings of the flavors that differ from a model's in the kernel of attention alone (models/llama3/__init__.py)."""
 
 
 def model_source(reading: Reading) -> str | Mapping[str, object] | None:

@@ -37,16 +37,27 @@ class Name:
     default: Value = None
     """The value, in our words, that the tool uses when the key is absent; ``None`` where that sets no field."""
 
+    def ours(self, theirs: str) -> Value:
+        """Translate a value of the tool into ours; an empty value gives the default of the key."""
+        return {one.lower(): ours for one, ours in self.values.items()}.get(theirs.lower()) if theirs else self.default
+
+    def leaves_open(self, theirs: str) -> bool:
+        """Whether a value of the tool is one that says nothing of the field."""
+        return any(one.lower() == theirs.lower() and ours is None for one, ours in self.values.items())
+
 
 def names_of(*tables: str) -> tuple[Name, ...]:
-    """The rows of some tables; of a key that stands in two the first counts. ``sizes@model`` puts a section before."""
-    rows: dict[str, Name] = {}
+    """The rows of some tables; of a key that stands in two the first counts. ``sizes@model`` puts a section before.
+
+    A key that says two fields has two rows in one table.
+    """
+    rows: list[Name] = []
     for table in tables:
         name, _, section = table.partition("@")
-        for row in _rows(name):
-            key = f"{section}.{row.key}" if section else row.key
-            rows.setdefault(key, replace(row, key=key))
-    return tuple(rows.values())
+        before = {row.key for row in rows}
+        placed = (replace(row, key=f"{section}.{row.key}" if section else row.key) for row in _rows(name))
+        rows += [row for row in placed if row.key not in before]
+    return tuple(rows)
 
 
 @cache
@@ -175,11 +186,9 @@ class Tool:
         return None if word is None else (name.key, word if word in ("no", "none") else scalar_of(word))
 
     def ours(self, key: str, theirs: str) -> Value:
-        """Translate a value of the tool into ours; an empty value gives the default of the key."""
+        """:meth:`Name.ours` of the first row of a key."""
         name = self.name_of(key)
-        if name is None or not theirs:
-            return None if name is None else name.default
-        return {one.lower(): ours for one, ours in name.values.items()}.get(theirs.lower())
+        return None if name is None else name.ours(theirs)
 
     def name_of(self, key: str) -> Name | None:
         """The row of a key that says something."""

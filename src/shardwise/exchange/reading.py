@@ -151,7 +151,7 @@ def read_parsed(documents: Sequence[Document], *, settings: Iterable[Claim] = ()
         for fact in document.facts
         if not names_a_file(fact)
     )
-    joined = join(claims)
+    joined = join(claims, unread=frozenset(one.field for one in unread))
     unread.extend(
         Unread(place=joined.values[name].place, value=str(joined.values[name].value))
         for name in BEYOND_A_PLAN

@@ -42,9 +42,10 @@ def recipe_text(plan: Plan, keys: Mapping[str, FactValue]) -> str:
     family, flavor = FLAVORS.get(plan.model.name, ("MODEL", plan.model.name))
     has_float8 = plan.recipe.precision == "fp8-mixed"
     converters = f"Float8LinearConverter.Config(model_compile_enabled={plan.recipe.compile})"
-    exchange = keys.get("model_spec.moe_comm_backend")
+    exchange, attention = (keys.get(f"model_spec.{part}_backend") for part in ("moe_comm", "attn"))
     model = [
         repr(str(flavor)),
+        *([f"attn_backend={attention!r}"] if attention is not None else []),
         *([f"moe_comm_backend={exchange!r}"] if exchange is not None and plan.model.is_moe else []),
         *([f"converters=[{converters}]"] if has_float8 else []),
     ]

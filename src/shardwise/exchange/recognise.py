@@ -21,6 +21,8 @@ FILES_ALONE = ("peft", "meta", "kubernetes", "skypilot", "gpt-neox", "nanotron")
 """Tools that take no arguments on a line, where ``-r`` is another program's."""
 OWN_PROGRAMS = ("llamafactory",)
 """Tools whose arguments are so many that any script has some: a line is theirs only where it names their program."""
+LEAST_KNOWN = 3
+"""One option in so many has to be the tool's own: every program has some option that a training tool has as well."""
 OPTION_KINDS = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU"}
 
 
@@ -52,7 +54,9 @@ def tool_of(document: Document) -> Tool | None:
     candidates = [tool for tool in TOOLS.values() if tool.name not in nobody and tool not in unnamed]
     scores = {tool.name: _score(tool, document, is_named=tool in named) for tool in candidates}
     best = max(scores, key=lambda name: scores[name])
-    return TOOLS[best] if scores[best][0] else None
+    num_options = sum(not names_a_file(fact) for fact in document.facts)
+    is_foreign = bool(document.program) and scores[best][1] * LEAST_KNOWN < num_options
+    return TOOLS[best] if scores[best][0] and not is_foreign else None
 
 
 def _score(tool: Tool, document: Document, *, is_named: bool) -> tuple[int, int]:

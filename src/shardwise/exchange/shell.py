@@ -30,6 +30,10 @@ BATCH_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
 LAUNCH_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task"}
 HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_]\w*)[\"']?")
 """The start of a text that ends with the word named here; nothing in it is a command."""
+RUNS_ITS_TEXT = re.compile(r"(?:sbatch|bash|sh)\b")
+"""Programs for which such a text is the script itself."""
+CASE_LABEL = re.compile(r"\(?[^\s()$\"'=]+\)(?=\s|$)")
+"""The patterns before a branch of ``case``, such as ``-h|--help)``."""
 NEXT_ARGUMENT = re.compile(r"--|-[A-Za-z]|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
 """Words that are no value of the option before them: another option, or ``a.b=c``."""
 SLURM_VARIABLES = {
@@ -121,7 +125,7 @@ def _statements(text: str) -> Iterator[str]:
             continue
         pending = f"{pending}\n{stripped.partition(' #')[0] if pending else stripped}".strip()
         document = HERE_DOCUMENT.search(stripped)
-        end_of_file = document[1] if document else ""
+        end_of_file = document[1] if document and not RUNS_ITS_TEXT.match(stripped) else ""
         if document or len(pending) > MAX_LINE_CHARACTERS or not _is_open(pending):
             yield pending[:MAX_LINE_CHARACTERS]
             pending = ""
@@ -152,7 +156,7 @@ def _read_statement(script: _Script, statement: str) -> None:
         return
     if statement.startswith("#"):
         return
-    text = _worked_out(script, statement)
+    text = _worked_out(script, CASE_LABEL.sub("", statement, count=1) if CASE_LABEL.match(statement) else statement)
     assignment = ASSIGNMENT.match(text)
     if assignment:
         rest = text[assignment.end() :]
@@ -325,7 +329,7 @@ def _after_uv(words: list[str]) -> list[str]:
 
 def _after_python(words: list[str]) -> list[str]:
     while words and words[0].startswith("-") and words[0] != "-m":
-        words = [] if words[0] == "-c" else words[1:]
+        words = [] if words[0] == "-c" else words[2 if words[0] in ("-X", "-W") else 1 :]
     if words[:1] == ["-m"] and words[1:2] and words[1] in DISTRIBUTED_MODULES:
         return ["torchrun", *words[2:]]
     if words[:2] == ["-m", "accelerate.commands.launch"]:

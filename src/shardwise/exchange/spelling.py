@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from shardwise.exchange.facts import FactValue
-from shardwise.exchange.model_name import FLAVORS
+from shardwise.exchange.model_name import FLAVORS, KERNEL_FLAVORS
 from shardwise.exchange.tools.megatron import STAGES
 from shardwise.exchange.tools.torchtitan import CHUNKS
 from shardwise.layout import Layout
@@ -25,7 +25,7 @@ def torchtitan_keys(plan: Plan) -> Keys:
         "job.dump_folder": "./outputs",
         "checkpoint.enable": True,  # a run that is started again goes on from the newest in its folder
         "model.name": name,
-        "model.flavor": flavor,
+        "model.flavor": flavor + KERNEL_FLAVORS.get((plan.model.name, recipe.attention_kernel), ""),
         "model.hf_assets_path": "./assets/hf/MODEL",
         "training.dataset": "c4",
         "training.local_batch_size": share if layout.pp > 1 else recipe.micro_batch_size,
@@ -63,7 +63,6 @@ def recipe_keys(plan: Plan) -> Keys:
         "training.disable_cuda_graphs": True,  # pipelines and most exchanges of experts refuse them
         "parallelism.fsdp_reshard_after_forward": _resharding(layout),
         "parallelism.enable_sequence_parallel": layout.sequence_parallel if layout.tp > 1 else None,
-        "model_spec.moe_comm_backend": "deepep" if layout.expert_exchange == "deepep" else "standard",
     }
     if layout.pp > 1:
         keys["parallelism.num_pp_microbatches"] = plan.num_microbatches
@@ -256,8 +255,6 @@ def argument_keys(plan: Plan) -> Keys:
         "packing": True,
         "max_grad_norm": float(recipe.clip_gradients),
     }
-    if recipe.attention == "flash" and recipe.precision == "fp32":
-        keys["attn_implementation"] = "sdpa"  # FlashAttention's own package takes 16 bits only
     if recipe.adapter != "none":
         keys["use_peft"] = True
         keys["load_in_4bit"] = recipe.adapter == "qlora"

@@ -19,6 +19,8 @@ MERGE_TAG = "tag:yaml.org,2002:merge"
 class _CoreLoader(yaml.SafeLoader):
     """A safe loader with the scalars of YAML 1.2, whose mappings have text keys and none of them twice."""
 
+    is_of_another_tool = False
+
 
 class _PlanLoader(_CoreLoader):
     """A loader that refuses what a plan never needs and an attacker does."""
@@ -36,8 +38,9 @@ class _PlanLoader(_CoreLoader):
 
 
 class _SharingLoader(_CoreLoader):
-    """A loader that reads aliases, and ``<<`` of YAML 1.1, as long as they repeat few values."""
+    """A loader of what PyYAML reads: ``8_192``, any key, the last of two values, and aliases that repeat few values."""
 
+    is_of_another_tool = True
     num_repeated = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -69,13 +72,17 @@ def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[str,
             continue
         key = loader.construct_object(key_node, deep=True)
         line = key_node.start_mark.line + 1
+        if not isinstance(key, str) and loader.is_of_another_tool:
+            key = str(key)
         if not isinstance(key, str):
             raise PlanError(
                 f"line {line} has the key {str(key)[:40]}, which is not text",
                 code="plan-syntax",
                 fix="write the names of plan fields as keys",
             )
-        if key in found:
+        if key in found and loader.is_of_another_tool:  # whose parser takes the last one
+            found[f"{key} (given again on line {line})"] = found[key]
+        elif key in found:
             refuse_duplicate(key, name=f"line {line}")
         found[key] = loader.construct_object(value_node, deep=True)
     for other in merged:
@@ -108,6 +115,7 @@ for _tag, _pattern, _starts in (
     # The core schema of YAML 1.2.2, section 10.3.2: YAML 1.1 reads 1:30 as 90 and 010 as 8. Its yes and no stay, as no
     # field of a plan takes one of these for a word.
     _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _starts)
+_SharingLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?[1-9][0-9_]*$"), list("-+123456789"))
 _SharingLoader.add_implicit_resolver(MERGE_TAG, re.compile(r"^<<$"), ["<"])
 
 

@@ -8,7 +8,7 @@ from shardwise.engines.table import ENGINES, EngineName, engine_profile, state_b
 from shardwise.plan import Plan
 from shardwise.predict.group_placement import placement_doubts
 from shardwise.predict.kernel_rates import attention_origin, kernel_rates
-from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, HOST_ADAM_BYTES_PER_S, host_copy_sentence
+from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, host_adam_bytes_per_s, host_copy_sentence
 from shardwise.predict.product_rates import (
     DEFAULT_GEMM_FRACTION,
     UNTABLED_FRACTION,
@@ -176,6 +176,7 @@ def _host_assumptions(plan: Plan) -> Iterator[str]:
     if recipe.offload != "none" or recipe.activation_offload:
         yield host_copy_sentence(plan.cluster.node)
     if recipe.offload != "none":
-        yield f"CPU Adam reaches {HOST_ADAM_BYTES_PER_S / 1e9:.0f} GB/s of host memory bandwidth per node"
+        rate = host_adam_bytes_per_s(plan.cluster.node) / 1e9
+        yield f"CPU Adam reaches {rate:.0f} GB/s of host memory bandwidth per node"
     if recipe.offload == "nvme":
         yield f"{ASSUMED_DRIVES_PER_NODE} NVMe drives per node share the optimizer states"

@@ -54,6 +54,10 @@ HOST_COMPILED_FORWARD_S = 60e-6
 HOST_COMPILED_BACKWARD_S = 36e-6
 """The same for blocks compiled one by one: fewer kernels, but guards and wrappers around them (54 and 67 us forward, 39
 and 33 backward; same file)."""
+GRACE_HOST_RATIO = 1.34
+"""Time of a Grace CPU per kernel over that of the hosts of H100: median of 77 of Megatron-LM's nightly runs of small
+models on both, 8 GPUs each (NVIDIA/Megatron-LM@d98e8a6 ``tests/functional_tests/test_cases/gpt``, 2026-08; middle half
+1.0 to 1.54). A linear module takes 2.5 to 2.75 times as long there (NVIDIA/TransformerEngine#2053, 2025-08)."""
 
 
 DEVICE_SPREAD_FRACTION = 0.013
@@ -292,6 +296,7 @@ def kernel_rates(
     accumulates = is_megatron and not products.has_accumulated_gradients
     memory_fraction = next((share for part, share in MEMORY_FRACTIONS if gpu.id.startswith(part)), ELEMENTWISE_FRACTION)
     updates_foreach = profile.has_foreach_optimizer if is_foreach is None else is_foreach
+    pace = GRACE_HOST_RATIO if gpu.has_coherent_host else 1.0
     own_loss = next((share for arch, share in LOSS_FRACTIONS if gpu.arch.startswith(arch)), memory_fraction)
     return KernelRates(
         products=products,
@@ -302,11 +307,11 @@ def kernel_rates(
         loss_fraction=own_loss if is_megatron else memory_fraction,
         num_sms=gpu.sm_count,
         floor_s=KERNEL_FLOOR_S,
-        host_forward_s=HOST_COMPILED_FORWARD_S if is_compiled else HOST_FORWARD_S,
-        host_backward_s=HOST_COMPILED_BACKWARD_S if is_compiled else HOST_BACKWARD_S,
-        host_recompute_s=HOST_COMPILED_BACKWARD_S if is_compiled else HOST_FORWARD_S,
-        call_forward_s=HOST_FORWARD_S,
-        call_backward_s=HOST_BACKWARD_S,
+        host_forward_s=pace * (HOST_COMPILED_FORWARD_S if is_compiled else HOST_FORWARD_S),
+        host_backward_s=pace * (HOST_COMPILED_BACKWARD_S if is_compiled else HOST_BACKWARD_S),
+        host_recompute_s=pace * (HOST_COMPILED_BACKWARD_S if is_compiled else HOST_FORWARD_S),
+        call_forward_s=pace * HOST_FORWARD_S,
+        call_backward_s=pace * HOST_BACKWARD_S,
         optimizer_ratio=FOREACH_OPTIMIZER_RATIO if updates_foreach else 1.0,
         slowest_ratio=slowest_of_ratio(num_devices=num_gpus, spread_fraction=DEVICE_SPREAD_FRACTION),
         is_measured=products.is_measured,

@@ -1,13 +1,14 @@
 """The launching CPU beside the device: how long a line of pieces takes when both work through it.
 
-A host that launches blocks compiled one by one runs ahead of the device until it has to wait for it: at the end of a
-step, when gradients' norm or the loss is read (messages of torch's pipelines wait on the device). A piece starts once
-the one before it is done and launched, and ends no earlier than its own last launch.
+A host that launches blocks compiled one by one, or of an engine whose host was timed, runs ahead of the device until
+it has to wait for it: at the end of a step, when gradients' norm or the loss is read (messages of torch's pipelines
+wait on the device). A piece starts once the one before it is done and launched, and ends no earlier than its own last
+launch.
 
-An eager host is taken to launch a phase of a block while the device runs that phase, not ahead, which makes up for
-elementwise kernels of eager blocks that take longer than is counted: let to run ahead, our eager runs would be 16 % too
-fast in the median instead of 9 (``benchmarks/results/2026-11-28-*.jsonl``). Where a calibration has timed our blocks,
-those kernels are known, and eager hosts run ahead as they do.
+Any other eager host is taken to launch a phase of a block while the device runs that phase, not ahead, which makes up
+for elementwise kernels of eager blocks that take longer than is counted: let to run ahead, our eager runs would be 16 %
+too fast in the median instead of 9 (``benchmarks/results/2026-11-28-*.jsonl``). Where a calibration has timed our
+blocks, those kernels are known, and eager hosts run ahead as they do.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +32,8 @@ def launches_ahead(plan: Plan) -> bool:
         return False
     if calibration is not None and calibration.blocks and is_native_engine(plan):
         return True
-    return plan.recipe.compile and engine_profile(plan.engine).sharding != "megatron"
+    profile = engine_profile(plan.engine)
+    return profile.block_calls != (0, 0) or (plan.recipe.compile and profile.sharding != "megatron")
 
 
 def launched_work(work: DeviceAndHost, *, is_ahead: bool) -> DeviceAndHost:

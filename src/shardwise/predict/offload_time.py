@@ -13,19 +13,35 @@ from shardwise.predict.stage_work import StageWork
 from shardwise.simulate.engine import Task
 from shardwise.step.stage_activations import kept_per_run, resident
 from shardwise.step.stage_context import StageContext
-from shardwise.step.step_operations import trained_elements
+from shardwise.step.step_operations import trained_elements, update_bytes
 from shardwise.units import GB, BytesPerSecond, Seconds
 
-HOST_ADAM_BYTES_PER_S: BytesPerSecond = 100e9
-"""Memory bandwidth CPU Adam reaches on one host. Low confidence: 117e9 follows from 2.57 s for 10B parameters on a
-two-socket host (ZeRO-Offload, arXiv:2101.06840, CPU-Adam table), 54e9 from about 10 s for a quarter of 72B per node
-(deepspeedai/DeepSpeed#6834)."""
+HOST_MEMORY_BYTES_PER_S: tuple[tuple[BytesPerSecond, BytesPerSecond], ...] = (
+    (16e9, 2 * 6 * 21.3e9),
+    (32e9, 2 * 8 * 25.6e9),
+    (64e9, 2 * 8 * 38.4e9),
+)
+"""Peak memory bandwidth of a host by the rate of its GPUs' links, which come with a generation of CPUs: PCIe 3 with two
+sockets of six channels of DDR4-2666 (DGX-2), PCIe 4 with two of eight of DDR4-3200 (DGX A100), PCIe 5 with two of eight
+of DDR5-4800 (DGX H100 and what came after it)."""
+GRACE_MEMORY_BYTES_PER_S: BytesPerSecond = 512e9
+"""LPDDR5X of one Grace CPU (NVIDIA GH200 datasheet: up to 512 GB/s)."""
+GPUS_PER_GRACE = 2
+"""GPUs that share one in trays of GB200 and GB300; a GH200 has one to itself."""
+HOST_ADAM_FRACTION = 0.25
+"""Share of that peak that CPU Adam reaches. Chosen on Megatron's optimizer offload on two H100 servers: 3.2 s more a
+step for 15.3 billion parameters a host, less 0.4 s of copies, are 153 GB/s of 614 at 28 bytes each (Qwen3-30B-A3B,
+NVIDIA-NeMo/Megatron-Bridge@067f987 ``skills/nemo-mbridge-perf-cpu-offloading/card.yaml``, 2026-03). Others lie on both
+sides: 0.46 from 2.57 s for 10B parameters on a DGX-2 (ZeRO-Offload, arXiv:2101.06840, CPU-Adam table), 0.13 from about
+10 s for a quarter of 72B on an A100 server (deepspeedai/DeepSpeed#6834)."""
+HOST_GRADIENT_BYTES = 4
+"""Most bytes of a gradient that the update reads on the host: its fp32 copy, whatever the device held beside it."""
+HOST_COPIES_FRACTION = 0.5
+"""Share of that peak that the copies of all GPUs of a node reach together in one direction, while the other direction
+runs too. Low confidence: one direction shares the memory with the other and with the CPUs. Hosts that GPUs reach over
+NVLink-C2C have memory of their own beside each."""
 HOST_LINK_FRACTION = 0.85
 """Host copies reach 55.4 of 63 GB/s on PCIe 5 and 359 of 450 on NVLink-C2C (nvbandwidth)."""
-HOST_COPIES_BYTES_PER_S: BytesPerSecond = 200e9
-"""What the copies of all GPUs of a node reach together in one direction, while the other direction runs too. Low
-confidence: half of the 410e9 of two sockets with eight channels of DDR4-3200, which one direction of copies shares with
-the other and with the CPUs. Hosts that GPUs reach over NVLink-C2C have memory of their own beside each."""
 GPUS_PER_UPLINK, SHARED_UPLINK_GPUS = 2, 8
 """NVLink servers of eight and more GPUs on PCIe 3 or 4 hang two of them behind each switch, which has one link to the
 host: the pairs (PXB) of the 8 x A100-SXM4 in NVIDIA/nvbandwidth#53 (2025-11). One such GPU copies at 25 to 26 GB/s a
@@ -33,8 +49,6 @@ direction while the others rest (NVIDIA/nvbandwidth#11, 2023-11); with all of th
 6 are left for each. With PCIe 5 every GPU has a switch of its own (topology of an 8 x H100 SXM in NVIDIA/nccl#1264)."""
 PCIE_5_BYTES_PER_S: BytesPerSecond = 60e9
 """Sixteen lanes of PCIe 5 have more than this one way, those of PCIe 4 less."""
-COHERENT_LINK_BYTES_PER_S: BytesPerSecond = 200e9
-"""A host link at least this fast is NVLink-C2C: no PCIe is."""
 NVME_READ_BYTES_PER_S: BytesPerSecond = 2.9e9
 NVME_WRITE_BYTES_PER_S: BytesPerSecond = 2.04e9
 """One drive (stas00/ml-engineering, storage: fio on a Samsung 980 PRO)."""
@@ -137,7 +151,7 @@ def offload_time(context: StageContext, work: StageWork) -> OffloadTime:
         + last_s
         + between_s
         + copy_s(context, copies.weight_bytes),
-        cpu_update_s=_cpu_update_s(shard, plan.cluster),
+        cpu_update_s=_cpu_update_s(context, shard),
         drives_s=_drives_s(shard, plan.cluster) if plan.recipe.offload == "nvme" else 0.0,
     )
 
@@ -153,9 +167,28 @@ def host_copy_bytes_per_s(node: Node) -> BytesPerSecond:
     part of a shared one, or its part of the host's memory."""
     link = node.gpu.pcie_bandwidth_bytes_per_s
     rate = link * HOST_LINK_FRACTION
-    if link >= COHERENT_LINK_BYTES_PER_S:
+    if node.gpu.has_coherent_host:
         return rate
-    return min(rate / gpus_per_uplink(node), HOST_COPIES_BYTES_PER_S / node.gpus_per_node)
+    return min(rate / gpus_per_uplink(node), _copies_bytes_per_s(node) / node.gpus_per_node)
+
+
+def _copies_bytes_per_s(node: Node) -> BytesPerSecond:
+    """What the memory of a host gives the copies of all its GPUs in one direction."""
+    return HOST_COPIES_FRACTION * host_memory_bytes_per_s(node)
+
+
+def host_memory_bytes_per_s(node: Node) -> BytesPerSecond:
+    """Peak bandwidth of the memory of one host, by the generation of CPUs that its GPUs' links belong to."""
+    link = node.gpu.pcie_bandwidth_bytes_per_s
+    if node.gpu.has_coherent_host:
+        return GRACE_MEMORY_BYTES_PER_S * max(1, node.gpus_per_node // GPUS_PER_GRACE)
+    known = [memory for rate, memory in HOST_MEMORY_BYTES_PER_S if link <= rate]
+    return known[0] if known else HOST_MEMORY_BYTES_PER_S[-1][1]
+
+
+def host_adam_bytes_per_s(node: Node) -> BytesPerSecond:
+    """Bytes per second that CPU Adam moves on one host."""
+    return HOST_ADAM_FRACTION * host_memory_bytes_per_s(node)
 
 
 def gpus_per_uplink(node: Node) -> int:
@@ -168,12 +201,12 @@ def gpus_per_uplink(node: Node) -> int:
 def host_copy_sentence(node: Node) -> str:
     """What copies to and from the host are taken to reach, and why."""
     rate = f"copies between a GPU and its host reach {host_copy_bytes_per_s(node) / GB:.1f} GB/s a direction"
-    if node.gpu.pcie_bandwidth_bytes_per_s >= COHERENT_LINK_BYTES_PER_S:
+    if node.gpu.has_coherent_host:
         return f"{rate}, over a link of its own"
     if gpus_per_uplink(node) > 1:
         return f"{rate} while all GPUs copy: {GPUS_PER_UPLINK} GPUs share one PCIe link to the host"
     return (
-        f"{rate} while all GPUs copy: over PCIe, and out of {HOST_COPIES_BYTES_PER_S / GB:.0f} GB/s that the host's "
+        f"{rate} while all GPUs copy: over PCIe, and out of {_copies_bytes_per_s(node) / GB:.0f} GB/s that the host's "
         "memory is taken to have for them"
     )
 
@@ -200,15 +233,23 @@ def _copy(direction: str, duration_s: Seconds) -> Task:
     return Task(name=f"copies {direction}", stream=direction, duration_s=duration_s, category="offload")
 
 
-def host_update_s(shard: int, cluster: Cluster, *, on_drives: bool) -> Seconds:
+def host_update_s(context: StageContext, shard: int) -> Seconds:
     """The optimizer's step over a rank's shard on the host, in proportion to it."""
-    host_s = _cpu_update_s(shard, cluster)
-    return max(host_s, _drives_s(shard, cluster)) if on_drives else host_s
+    host_s = _cpu_update_s(context, shard)
+    on_drives = context.plan.recipe.offload == "nvme"
+    return max(host_s, _drives_s(shard, context.plan.cluster)) if on_drives else host_s
 
 
-def _cpu_update_s(shard: int, cluster: Cluster) -> Seconds:
+def _cpu_update_s(context: StageContext, shard: int) -> Seconds:
     """Seconds of the update on the CPUs; all ranks of a node share its memory bandwidth."""
-    return cpu_adam_s(num_params=shard * cluster.node.gpus_per_node, host_bandwidth_bytes_per_s=HOST_ADAM_BYTES_PER_S)
+    node = context.plan.cluster.node
+    states = context.states
+    gradient_bytes = min(max(states.gradient_bytes, states.step_gradient_bytes), HOST_GRADIENT_BYTES)
+    return cpu_adam_s(
+        num_params=shard * node.gpus_per_node,
+        host_bandwidth_bytes_per_s=host_adam_bytes_per_s(node),
+        bytes_per_param=update_bytes(context, gradient_bytes=gradient_bytes),
+    )
 
 
 def _drives_s(shard: int, cluster: Cluster) -> Seconds:

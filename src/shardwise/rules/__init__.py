@@ -7,7 +7,7 @@ not divide in ``train/divisible.py``, and mistakes in the files of other tools i
 
 from shardwise.rules.book import RANGE_RULES, RULES
 from shardwise.rules.changes import apply_changes, describe_changes
-from shardwise.rules.check import find_errors, find_refusals, is_valid, refusal_within, require_valid
+from shardwise.rules.check import find_errors, find_refusals, refusal_within, require_valid
 from shardwise.rules.degrees import (
     head_tp_degrees,
     valid_cp_degrees,
@@ -30,7 +30,6 @@ __all__ = [
     "find_errors",
     "find_refusals",
     "head_tp_degrees",
-    "is_valid",
     "refusal_within",
     "require_valid",
     "valid_cp_degrees",

@@ -2,13 +2,8 @@
 
 from collections.abc import Callable
 
-from shardwise.cluster import Cluster
-from shardwise.engines.table import OWN_ENGINE, EngineName
 from shardwise.errors import LayoutError, RecipeError
-from shardwise.layout import Layout
-from shardwise.model import ModelSpec
 from shardwise.plan import Plan
-from shardwise.recipe import Recipe
 from shardwise.rules.book import RANGE_RULES, error_rules, rules_of
 from shardwise.rules.changes import describe_changes
 from shardwise.rules.neighbours import nearest_neighbour
@@ -45,14 +40,6 @@ def require_valid(plan: Plan) -> None:
     more = f" ({len(broken) - 1} more: {others})" if others else ""
     error = RecipeError if refusal.rule.startswith("recipe-") else LayoutError
     raise error(refusal.message + more, code=refusal.rule, fix=refusal.fix)
-
-
-def is_valid(
-    model: ModelSpec, cluster: Cluster, recipe: Recipe, layout: Layout, engine: EngineName = OWN_ENGINE
-) -> bool:
-    """Whether no rule of severity error is broken; cheap enough to call for every layout of a search."""
-    plan = Plan(model=model, cluster=cluster, recipe=recipe, layout=layout, engine=engine)
-    return not any(rule.breaks(plan) for rule in error_rules(engine))
 
 
 def _broken_errors(plan: Plan) -> list[Rule]:

@@ -31,9 +31,8 @@ class HostTimes:
         """The optimizer on the host and the way back of the weights, which hide under nothing."""
         total = np.zeros(len(rows))
         for row, context, copies in self._moving(rows):
-            offload = context.plan.recipe.offload
-            if offload != "none":
-                many_s = host_update_s(MANY_ELEMENTS, context.plan.cluster, on_drives=offload == "nvme")
+            if context.plan.recipe.offload != "none":
+                many_s = host_update_s(context, MANY_ELEMENTS)
                 shard = trained_elements(context).shard
                 total[row] = many_s * shard / MANY_ELEMENTS + copy_s(context, copies.weight_bytes)
         return total

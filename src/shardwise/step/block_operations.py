@@ -131,6 +131,7 @@ def _host_calls(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> 
         forward, backward = forward + PLAIN_DISPATCH_CALLS[0], backward + PLAIN_DISPATCH_CALLS[1]
     if context.is_gathered:  # by FSDP2, whoever calls it
         forward, backward = forward + own_host.UNIT_CALLS[0], backward + own_host.UNIT_CALLS[1]
+    forward, backward = forward + context.engine_calls[0], backward + context.engine_calls[1]
     if context.has_own_host:
         more = own_host.block_calls(context.layout, is_gathered=context.is_gathered, has_units=context.has_units)
         forward, backward = forward + more[0], backward + more[1]

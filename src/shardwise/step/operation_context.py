@@ -94,6 +94,8 @@ class OperationContext:
     """Whether blocks are gathered and their gradients reduced one by one (FSDP, ZeRO-3)."""
     has_torch_host: bool = False
     """Whether FSDP2, DTensor and torch's checkpointing stand around the kernels."""
+    engine_calls: tuple[int, int] = (0, 0)
+    """Host time of the engine's Python around the kernels of a block, forward and backward, in kernels."""
     has_own_host: bool = False
     """Whether our runtime's Python stands around the kernels, which computes on parts of DTensors."""
     is_compiled: bool = False
@@ -190,6 +192,7 @@ def operation_context(context: StageContext) -> OperationContext:
         routing_slowdown_ratio=routing_slowdown_ratio(imbalance_ratio(plan), is_divided=plan.layout.ep > 1),
         is_gathered=_is_gathered(context),
         has_torch_host=profile.sharding == "fsdp2",
+        engine_calls=profile.block_calls,
         has_own_host=is_native_engine(plan),
         is_compiled=plan.recipe.compile,
         has_units=is_native_engine(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe),

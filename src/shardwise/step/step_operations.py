@@ -126,14 +126,9 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
         yield operation.memory_operation("gradient clipping", "optimizer", shard * CLIPPING_BYTES * gradient / 4)
     if recipe.offload != "none":
         return
-    weights = 2 * (states.master_bytes or states.weight_bytes)
-    copy = states.weight_bytes if states.master_bytes else 0
     kind = OPTIMIZERS[recipe.optimizer]
-    traffic = kind.state_traffic_bytes
-    if is_native_engine(context.plan) and kind.own_state_traffic_bytes is not None:
-        traffic = kind.own_state_traffic_bytes
-    moments = traffic * states.moment_bytes / 4
-    update = operation.memory_operation("update", "optimizer", shard * (weights + gradient + copy + moments))
+    moved = update_bytes(context, gradient_bytes=gradient)
+    update = operation.memory_operation("update", "optimizer", shard * moved)
     yield replace(update, kind="optimizer")
     if kind.orthogonalises_matrices:
         yield replace(
@@ -143,6 +138,17 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
             n=operation.hidden_size,
             k=operation.hidden_size,
         )
+
+
+def update_bytes(context: StageContext, *, gradient_bytes: float) -> float:
+    """Bytes per parameter that one update reads and writes: weights, moments, a gradient, and the 16-bit copy."""
+    states, kind = context.states, OPTIMIZERS[context.plan.recipe.optimizer]
+    weights = 2 * (states.master_bytes or states.weight_bytes)
+    copy = states.weight_bytes if states.master_bytes else 0
+    traffic = kind.state_traffic_bytes
+    if is_native_engine(context.plan) and kind.own_state_traffic_bytes is not None:
+        traffic = kind.own_state_traffic_bytes
+    return weights + gradient_bytes + copy + traffic * states.moment_bytes / 4
 
 
 def _newton_schulz_flop(context: StageContext) -> Flop:

@@ -16,7 +16,7 @@ from shardwise.units import MICROSECOND, Seconds
 _FOLDER = Path(__file__).parent
 
 ProductPass = Literal["forward", "dgrad", "wgrad"]
-PRODUCT_PASSES: tuple[ProductPass, ...] = get_args(ProductPass)
+PASS_OF_NAME: dict[str, ProductPass] = {name: name for name in get_args(ProductPass)}
 PRODUCT_KINDS = ("gemm", "grouped")
 
 
@@ -33,8 +33,6 @@ class ProductReading:
     n: int
     k: int
     duration_s: Seconds
-    source: str
-    date: str
 
 
 def has_kernel_table(gpu_id: str) -> bool:
@@ -54,10 +52,9 @@ def load_products(gpu_id: str) -> tuple[ProductReading, ...]:
 
 
 def _reading(cells: list[str]) -> ProductReading:
-    kind, name, dtype, groups, m, n, k, time_us, _, _, source, date = cells
-    product_pass = next(known for known in PRODUCT_PASSES if known == name)
+    kind, name, dtype, groups, m, n, k, time_us, *_ = cells
     return ProductReading(
-        product_pass=product_pass,
+        product_pass=PASS_OF_NAME[name],
         dtype=dtype,
         is_grouped=kind == "grouped",
         groups=int(groups),
@@ -65,6 +62,4 @@ def _reading(cells: list[str]) -> ProductReading:
         n=int(n),
         k=int(k),
         duration_s=float(time_us) * MICROSECOND,
-        source=source,
-        date=date,
     )

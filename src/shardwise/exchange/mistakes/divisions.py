@@ -61,6 +61,7 @@ def _layers_dropped(case: Case) -> Iterator[Found]:
         and isinstance(fact.value, int)
         and fact.value > 0
         and layers
+        and pp
         and layers % pp == 0
         and layers // pp % fact.value
     ):
@@ -86,7 +87,7 @@ def _uneven_alone(case: Case) -> Iterator[Found]:
 def _experts_by_ranks(case: Case) -> Iterator[Found]:
     ep, pp, world = case.number("ep"), case.number("pp"), case.number("world_size")
     inner = case.number("expert_tp") or case.number("tp")
-    if ep > 1 and world and world % (ep * pp * inner) and any(case.views(*MEGATRONS)):
+    if ep > 1 and pp and inner and world and world % (ep * pp * inner) and any(case.views(*MEGATRONS)):
         yield Found(
             case.place("world_size"),
             f"ep {ep} x pp {pp} x expert tp {inner} = {ep * pp * inner} GPUs at least, {world} are started",
@@ -158,7 +159,7 @@ def _heads(case: Case) -> Iterator[Found]:
 def _sequence(case: Case) -> Iterator[Found]:
     seq_len, cp, tp = case.number("seq_len"), case.number("cp"), case.number("tp")
     parts = tp * 2 * cp if any(case.views("torchtitan")) else 2 * cp
-    if seq_len and (cp > 1 or any(case.views("torchtitan"))) and seq_len % parts:
+    if seq_len and parts and (cp > 1 or any(case.views("torchtitan"))) and seq_len % parts:
         yield Found(
             case.place("seq_len"),
             f"{seq_len} tokens do not divide into {parts} equal parts (tp {tp}, cp {cp})",

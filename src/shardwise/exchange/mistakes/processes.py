@@ -121,7 +121,8 @@ def _node_counts(case: Case) -> Iterator[Found]:
     for view in case.views("launch"):
         nodes, _ = batch_numbers(view)
         stated = view.number("torchrun.nnodes") or view.number("accelerate.num_machines")
-        if nodes and stated and nodes != stated:
+        steps = [fact.value for fact in view.document.facts if fact.key == "srun.nodes"]  # one of several may start it
+        if nodes and stated and nodes != stated and stated not in steps:
             yield Found(
                 view.document.file + ":--nnodes",
                 f"the launcher waits for {stated} nodes, Slurm gives {nodes}",

@@ -18,6 +18,14 @@ def offload(view: View) -> Iterator[Claim]:
         yield view.claim("offload", "none", parameters, optimizer)
 
 
+def shards(view: View) -> Iterator[Claim]:
+    """Data ranks over which the states are divided, where MiCS divides them over fewer than all."""
+    key = "zero_optimization.mics_shard_size"
+    size = view.number(key)
+    if size is not None and size > 0:
+        yield view.claim("dp_shard", size, key)
+
+
 def precision(view: View) -> Iterator[Claim]:
     """The precision that a block switches on; without a block the JSON leaves it open, as the program may set it."""
     switches = [key for key in ("bf16.enabled", "fp16.enabled") if view.value(key) is True]
@@ -39,6 +47,7 @@ def clipping(view: View, key: str) -> Iterator[Claim]:
 def _work_out(view: View) -> Iterator[Claim]:
     yield view.claim("engine", "deepspeed", *view.by_key)
     yield from offload(view)
+    yield from shards(view)
     yield from precision(view)
     yield from clipping(view, "gradient_clipping")
 
@@ -48,6 +57,7 @@ def _neox(view: View) -> Iterator[Claim]:
     # 0 is a model without the pipeline module, which is one stage as well.
     yield view.claim("pp", view.number("pipe_parallel_size") or 1, "pipe_parallel_size")
     yield from offload(view)
+    yield from shards(view)
     if "train_micro_batch_size_per_gpu" in view.by_key and "train_batch_size" not in view.by_key:
         yield view.claim(
             "num_microbatches", view.number("gradient_accumulation_steps") or 1, "gradient_accumulation_steps"

@@ -1,8 +1,9 @@
 """Accelerate's YAML, TrainingArguments and TRL, and what is built on them: axolotl, LLaMA-Factory, PEFT."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from shardwise.exchange.names import Claim, Readers, View
+from shardwise.exchange.names import LINE, Claim, Readers, View
 from shardwise.exchange.tools.deepspeed import clipping
 from shardwise.exchange.tools.megatron import recomputation
 
@@ -57,6 +58,8 @@ def _accelerate(view: View) -> Iterator[Claim]:
     elif kind in ("multi_gpu", "no"):
         yield view.claim("engine", "accelerate", "distributed_type")
         yield view.claim("zero_stage", 0, "distributed_type")
+        if kind == "no" and not view.is_line:  # the launcher then starts one process, whatever their number
+            yield view.claim("world_size", 1, "distributed_type")
 
 
 def _formats(view: View) -> Iterator[Claim]:
@@ -80,6 +83,10 @@ def _arguments(view: View) -> Iterator[Claim]:
     if view.text(DEEPSPEED) not in ("", "false") or "zero_stage" in view.by_key:
         yield view.claim("engine", "deepspeed", "deepspeed", "zero_stage")
         is_sharded = True
+    if "max_length" not in view.by_key and view.number("max_completion_length"):
+        # A trainer that writes completions reads a prompt and what it wrote as one sequence.
+        lengths = [view.number(key) or 0 for key in ("max_prompt_length", "max_completion_length")]
+        yield view.claim("seq_len", sum(lengths) if all(lengths) else None, "max_completion_length")
     if view.is_line and is_sharded:
         # A line holds every argument; a YAML may be read by Trainer (off by default) or by TRL (on).
         yield view.claim("recompute", "none", "")
@@ -103,6 +110,8 @@ def _axolotl(view: View) -> Iterator[Claim]:
         yield from _fsdp(view)
     yield from _formats(view)
     yield from _recomputation(view)
+    if view.is_on("lora_target_linear"):  # beside whatever list of matrices there is
+        yield replace(view.claim("lora_targets", "all-linear", "lora_target_linear"), strength=LINE)
     if view.text("adapter") in ("lora", "qlora"):
         yield view.claim("adapter", "qlora" if view.is_on("load_in_4bit") else "lora", "adapter")
     yield from clipping(view, "max_grad_norm")
@@ -119,10 +128,10 @@ def _llama_factory(view: View) -> Iterator[Claim]:
         yield view.claim("zero_stage", int(view.is_on("use_distributed_optimizer")), "use_distributed_optimizer")
         yield from recomputation(view)
         yield from _formats(view)
-        return
-    yield from (claim for claim in _arguments(view) if claim.field != "recompute" or claim.strength)
-    is_off = view.is_on("disable_gradient_checkpointing")
-    yield view.claim("recompute", "none" if is_off else "full", "disable_gradient_checkpointing")
+    else:
+        yield from (claim for claim in _arguments(view) if claim.field != "recompute" or claim.strength)
+        is_off = view.is_on("disable_gradient_checkpointing")
+        yield view.claim("recompute", "none" if is_off else "full", "disable_gradient_checkpointing")
     if view.text("finetuning_type") == "lora":
         is_quantized = view.number("quantization_bit") == 4
         yield view.claim("adapter", "qlora" if is_quantized else "lora", "quantization_bit", "finetuning_type")

@@ -11,6 +11,9 @@ from shardwise.recipe import FusedLossKernel, Precision
 from shardwise.step.layer_placement import spread_layers
 
 DEEPSPEED = "deepspeed"
+RECOMPUTE = "recompute"
+OLDER_SWITCHES = ("checkpoint_activations", "activations_checkpoint_method")
+"""Flags of Megatron-LM of 2021 and its forks that recompute every layer."""
 STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 FORMATS: tuple[tuple[str, Precision], ...] = (
     ("fp8_format", "fp8-mixed"),
@@ -25,6 +28,7 @@ NEMO_FORMATS: dict[str, Precision] = {
     "16-mixed": "fp16-mixed",
     "32": "fp32",
 }
+NEMO_STRATEGIES = {"": 3, "full": 3, "hybrid": 3, "grad": 2}
 KERNELS: dict[str, FusedLossKernel] = {"te": "te", "native": "native", "": "native"}
 SHARDED_OPTIMIZERS = ("distributed_fused_adam", "mcore_distributed_optim")
 
@@ -36,6 +40,8 @@ def _work_out(view: View) -> Iterator[Claim]:
     yield from recomputation(view)
     yield from _sequence_parallel(view)
     yield from clipping(view, "clip_grad")
+    if "micro_batch_size" in view.by_key and not {"global_batch_size", "step_batch_size_schedule"} & set(view.by_key):
+        yield view.claim("num_microbatches", 1, "")
     if not view.is_on("deepspeed"):
         yield from _loss(view, "")
     yield from _routing(view, "")
@@ -57,7 +63,7 @@ def _sharding(view: View) -> Iterator[Claim]:
     elif view.is_on("use_megatron_fsdp"):
         key = "data_parallel_sharding_strategy"
         yield view.claim("zero_stage", STAGES.get(view.text(key), 0), key, "use_megatron_fsdp")
-    elif view.number("zero_stage") is not None:
+    elif "zero_stage" in view.by_key:
         yield view.claim("zero_stage", view.number("zero_stage"), "zero_stage")
     elif DEEPSPEED not in view.others:
         yield view.claim("zero_stage", int(view.is_on("use_distributed_optimizer")), "use_distributed_optimizer")
@@ -127,7 +133,7 @@ def written_chunks(text: str) -> tuple[int, ...]:
     return tuple(chunk.count("t") for chunk in text.split("|")) if is_layout else ()
 
 
-def recomputation(view: View, *, prefix: str = "recompute") -> Iterator[Claim]:
+def recomputation(view: View, *, prefix: str = RECOMPUTE) -> Iterator[Claim]:
     """Yield the claims on recomputation: its kind, and the number of layers of a stage."""
     key = f"{prefix}_granularity"
     if view.text(key) in ("full", "selective"):
@@ -139,17 +145,20 @@ def recomputation(view: View, *, prefix: str = "recompute") -> Iterator[Claim]:
         if modules is not None:
             names = modules if isinstance(modules, tuple) else (modules,)
             yield view.claim("recompute_modules", tuple(str(name) for name in names), f"{prefix}_modules")
-    elif view.is_on("checkpoint_activations"):  # Megatron-LM before 2022, and Megatron-DeepSpeed
-        yield view.claim("recompute", "full", "checkpoint_activations")
-    elif view.is_on("recompute_activations"):
+        return
+    for older in OLDER_SWITCHES if prefix == RECOMPUTE else ():
+        if view.text(older) not in ("", "false", "none"):
+            yield view.claim("recompute", "full", older)
+            return
+    if view.is_on("recompute_activations"):
         yield view.claim("recompute", "selective", "recompute_activations")
-    else:
+    elif "$" not in view.text(key):
         yield view.claim("recompute", "none", key)
 
 
 def _sequence_parallel(view: View) -> Iterator[Claim]:
     """Sequence parallelism, which Megatron turns off with tp 1 without saying so."""
-    is_on = view.is_on("sequence_parallel") and (view.number("tensor_model_parallel_size") or 1) > 1
+    is_on = view.is_on("sequence_parallel") and view.value("tensor_model_parallel_size") not in (None, 1)
     yield view.claim("sequence_parallel", is_on, "sequence_parallel")
 
 
@@ -174,6 +183,9 @@ def _bridge(view: View) -> Iterator[Claim]:
 def _nemo(view: View) -> Iterator[Claim]:
     inner = _inside(view, "model")
     yield view.claim("engine", "megatron", *view.by_key)
+    if view.is_on("model.fsdp"):
+        key = "model.fsdp_sharding_strategy"
+        yield view.claim("zero_stage", NEMO_STRATEGIES.get(view.text(key)), key, "model.fsdp")
     yield from recomputation(inner, prefix="activations_checkpoint")
     yield from _sequence_parallel(inner)
     if "factory" in view.by_key:
@@ -189,7 +201,8 @@ def _nemo(view: View) -> Iterator[Claim]:
         yield view.claim("precision", NEMO_FORMATS.get(view.text("trainer.precision")), "trainer.precision")
     optimizer = view.text("model.optim.name")
     if optimizer:
-        yield view.claim("zero_stage", int(optimizer in SHARDED_OPTIMIZERS), "model.optim.name")
+        if not view.is_on("model.fsdp"):
+            yield view.claim("zero_stage", int(optimizer in SHARDED_OPTIMIZERS), "model.optim.name")
         is_adam = "adam" in optimizer or optimizer in SHARDED_OPTIMIZERS
         yield view.claim("optimizer", "adamw" if is_adam else None, "model.optim.name")
 

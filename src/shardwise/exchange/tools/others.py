@@ -52,6 +52,10 @@ OTHER_STARTERS = ("accelerate.is_used", "deepspeed.is_used", "srun.starts_script
 """Facts of a script in which srun starts another launcher once on each node, and that one starts the processes."""
 
 
+ONE_OF_MANY = ("srun.nodelist", "srun.w")
+"""Options of srun with which a loop starts a step on each node."""
+
+
 def _launch(view: View) -> Iterator[Claim]:
     nodes, gpus = batch_numbers(view)
     if gpus and nodes:
@@ -70,7 +74,7 @@ def _launch(view: View) -> Iterator[Claim]:
     elif "deepspeed.num_gpus" in view.by_key and view.number("deepspeed.num_gpus"):
         machines = view.number("deepspeed.num_nodes") or 1
         yield view.claim("world_size", machines * (view.number("deepspeed.num_gpus") or 0), "deepspeed.num_gpus")
-    elif "srun.is_used" in view.by_key and not set(OTHER_STARTERS) & set(view.by_key):
+    elif "srun.is_used" in view.by_key and not {*OTHER_STARTERS, *ONE_OF_MANY} & set(view.by_key):
         per_node = view.number("srun.ntasks_per_node") or view.number("sbatch.ntasks_per_node")
         total = view.number("srun.ntasks") or view.number("sbatch.ntasks")
         if total or (nodes and per_node):

@@ -12,6 +12,8 @@ CHUNKS: dict[Schedule, int] = {name: SCHEDULE_KINDS[name].num_chunks or 2 for na
 """Stages of a rank by schedule."""
 
 
+FLAVOR_KERNELS = {"flex": "flex", "varlen": "fa2"}
+"""Kernels of attention that the ending of a flavor names; the others are torch's choice."""
 LOSS_CHUNKS = 8
 """Pieces of the loss by default (``components/loss.py`` of main 2026-08)."""
 LORA_TARGETS = {"wkv wo wq": "attention", "wo wqkv": "attention"}
@@ -43,6 +45,8 @@ def _work_out(view: View) -> Iterator[Claim]:
         yield view.claim("sequence_parallel", False, "parallelism.tensor_parallel_degree")
     if view.value("model.flavor") is not None:
         yield view.claim("model", f"{view.value('model.name')} {view.value('model.flavor')}", "model.flavor")
+        ending = view.text("model.flavor").rpartition("_")[2]
+        yield view.claim("attention_kernel", FLAVOR_KERNELS.get(ending), "model.flavor")
 
 
 def _stages(view: View, pp: int) -> Iterator[Claim]:
@@ -53,7 +57,8 @@ def _stages(view: View, pp: int) -> Iterator[Claim]:
     listed = [view.text(one).split() for one in view.by_key if one.startswith(f"{parts}.")]
     layers = [sum(name.startswith("layers.") for name in names) for names in listed]
     if not layers or len(layers) % pp:
-        yield view.claim("vpp", count, key)
+        if view.number("parallelism.pipeline_parallel_layers_per_stage") is None:
+            yield view.claim("vpp", count, key)
         return
     vpp = count if SCHEDULE_KINDS[schedule].doubles_chunks else len(layers) // pp
     layout = Layout(pp=pp, vpp=vpp, schedule=schedule)
@@ -114,6 +119,8 @@ def _recipe(view: View) -> Iterator[Claim]:
     family = view.text("model_spec.module").rpartition(".models.")[2] or view.value("model.name")
     flavor = view.value("model_spec.0") or view.value("model.flavor")
     if family and flavor:
+        if "model_spec.attn_backend" not in view.by_key:
+            yield view.claim("attention_kernel", "fa2" if family == "gpt_oss" else "flex", "model_spec.attn_backend")
         yield view.claim("model", f"{family} {flavor}", "model_spec.0", "model.flavor")
 
 
