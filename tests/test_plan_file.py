@@ -221,18 +221,25 @@ def test_a_schedule_that_splits_the_backward_pass_is_left_uncompiled(schedule, p
 
 @pytest.mark.parametrize(
     ("model", "seq_len", "learned"),
-    [("gpt2", 1024, 1024), ("opt-13b", 2048, 2048), ("bert-base", 512, 512), ("roberta-base", 512, 514)],
+    [
+        ("gpt2", 1024, 1024),
+        ("opt-13b", 2048, 2048),
+        ("bert-base", 512, 512),
+        ("roberta-base", 512, 514),
+        ("pythia-70m", 2048, 2048),
+        ("llama-2-7b", 4096, 4096),
+    ],
 )
-def test_a_table_of_positions_shortens_the_fallback_of_the_sequence_length(model, seq_len, learned):
+def test_few_positions_shorten_the_fallback_of_the_sequence_length(model, seq_len, learned):
     plan = read_plan({"model": model, "cluster": "8xh100-sxm", "recipe": {}}, fallback_seq_len=8192)
     assert plan.recipe.seq_len == seq_len
-    assert plan.assumptions[0] == f"seq_len={seq_len}: {model} has {learned} learned positions"
+    assert plan.assumptions[0] == f"seq_len={seq_len}: {model} has {learned} positions"
     assert require_valid(plan) is None
 
 
 def test_the_fallback_of_the_sequence_length_is_for_plans_that_give_none():
-    rotary = read_plan({"model": "pythia-70m", "cluster": "8xh100-sxm", "recipe": {}}, fallback_seq_len=8192)
-    assert rotary.recipe.seq_len == 8192
+    longer = read_plan({"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {}}, fallback_seq_len=8192)
+    assert longer.recipe.seq_len == 8192
     assert read_plan(SMALLEST, fallback_seq_len=8192).recipe.seq_len == 4096
     with pytest.raises(PlanError) as caught:
         read_plan({"model": "gpt2", "cluster": "8xh100-sxm", "recipe": {}})

@@ -20,8 +20,9 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from shardwise.train.data import DataRequest, SampleOrder, open_samples
+from shardwise.train.data import SampleOrder, open_samples
 from shardwise.train.data.batches import Batch, GlobalBatches
+from shardwise.train.job import DataSpec
 
 WARM_UP_STEPS = 4
 LOGGED_STEPS = 14
@@ -110,7 +111,7 @@ def write_inputs(folder: Path) -> None:
 
 def our_batches(seq_len: int, micro_batch_size: int, num_batches: int) -> list[Batch]:
     """What this data-parallel rank trains on when our runtime runs the same configuration."""
-    samples = open_samples(DataRequest(source="synthetic"), seq_len=seq_len, vocab_size=VOCAB_SIZE)
+    samples = open_samples(DataSpec(source="synthetic"), seq_len=seq_len, vocab_size=VOCAB_SIZE)
     order = SampleOrder(num_samples=samples.num_samples, seed=0, is_shuffled=True)
     source = GlobalBatches(
         samples, order=order, dp_rank=dist.get_rank(), dp_size=dist.get_world_size(), micro_batch_size=micro_batch_size

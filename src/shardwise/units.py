@@ -4,7 +4,7 @@ Inside the package every quantity is in bytes, seconds, FLOP or dollars. Device 
 and files in GB (1e9).
 """
 
-from math import isfinite
+from math import inf, isfinite
 from typing import TypeAlias
 
 Bytes: TypeAlias = int
@@ -24,6 +24,7 @@ TERA = 1e12
 GBIT_PER_S: BytesPerSecond = 1e9 / 8
 GB_PER_S: BytesPerSecond = 1e9
 MICROSECOND: Seconds = 1e-6
+SECONDS_PER_MINUTE = 60.0
 SECONDS_PER_HOUR = 3600.0
 SECONDS_PER_DAY = 86400.0
 
@@ -91,23 +92,28 @@ def microseconds(duration_s: Seconds) -> float:
     return round(duration_s / MICROSECOND, 3)
 
 
+DURATIONS = (
+    (SECONDS_PER_DAY, SECONDS_PER_DAY, ".1f", "d"),
+    (SECONDS_PER_HOUR, SECONDS_PER_HOUR, ".1f", "h"),
+    (10 * SECONDS_PER_MINUTE, SECONDS_PER_MINUTE, ".1f", "min"),
+    (1.0, 1.0, ".2f", "s"),
+    (1e-3, 1e-3, ".1f", "ms"),
+    (-inf, MICROSECOND, ".1f", "us"),
+)
+"""From how many seconds on a unit is used, its seconds, digits and name. Steps are compared in seconds up to ten
+minutes."""
+
+
 def format_seconds(duration_s: float) -> str:
     """A duration with a unit that keeps three significant digits.
 
-    >>> format_seconds(0.01234)
-    '12.3 ms'
+    >>> format_seconds(0.01234), format_seconds(2200.89), format_seconds(0)
+    ('12.3 ms', '36.7 min', '0 s')
     """
     if duration_s == 0:
         return "0 s"
-    if duration_s >= SECONDS_PER_DAY:
-        return f"{duration_s / SECONDS_PER_DAY:.1f} d"
-    if duration_s >= SECONDS_PER_HOUR:
-        return f"{duration_s / SECONDS_PER_HOUR:.1f} h"
-    if duration_s >= 1:
-        return f"{duration_s:.2f} s"
-    if duration_s >= 1e-3:
-        return f"{duration_s * 1e3:.1f} ms"
-    return f"{duration_s * 1e6:.1f} us"
+    _, unit_s, digits, name = next(unit for unit in DURATIONS if duration_s >= unit[0])
+    return f"{duration_s / unit_s:{digits}} {name}"
 
 
 def format_percent(fraction: float) -> str:

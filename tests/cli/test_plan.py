@@ -164,7 +164,7 @@ def test_a_search_compiles_when_a_plan_file_would(engine, is_compiled, capsys):
 def test_a_model_with_few_learned_positions_needs_no_sequence_length(command, model, seq_len, capsys):
     written = answer([command, model, "8xh100-sxm", *(("--dp-shard", "8") if command == "explain" else ())], capsys)
     text = json.dumps(written)
-    assert f"{model} has {seq_len} learned positions" in text
+    assert f"{model} has {seq_len} positions" in text
 
 
 @pytest.mark.parametrize("name", ["plan.yaml", "plan.YML"])

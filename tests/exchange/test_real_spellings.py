@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardwise.ask.foreign_plan import read_foreign
 from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.reading import read_parsed
 
@@ -207,6 +208,23 @@ def test_the_kernel_of_attention_is_read_in_each_tools_words():
     assert said(line.format("unfused"), "run.sh", *kernels) == ("eager", None)
     toml = '[model]\nname = "llama3"\nflavor = "8B_varlen"\n[training]\nlocal_batch_size = 1\n'
     assert said(toml, "t.toml", "attention_kernel") == ("fa2",)
+
+
+def test_every_second_block_is_what_torchtitan_recomputes_where_it_is_not_told_op(tmp_path):
+    text = """[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 4096
+[parallelism]\n{pp}\n[activation_checkpoint]\nmode = "selective"\n{option}\n[compile]\nenable = true
+components = ["loss"]\n"""
+    path = tmp_path / "train.toml"
+    for option, pp, recompute in (
+        ("", "", ("full", 16)),
+        ("selective_ac_option = '3'", "", ("full", 10)),
+        ("", "pipeline_parallel_degree = 2", ("full", 8)),
+        ("selective_ac_option = 'op'", "", ("selective", None)),
+    ):
+        path.write_text(text.format(option=option, pp=pp), encoding="utf-8")
+        plan = read_foreign([path], model=None, cluster="8xh100-sxm", settings={"global_batch_size": 64}).plan()
+        assert (plan.recipe.recompute, plan.recipe.recompute_layers) == recompute
+        assert not plan.recipe.compile
 
 
 def test_hybridep_is_told_like_deepep():

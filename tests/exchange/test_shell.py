@@ -44,6 +44,7 @@ def facts(text):
         ),
         ("python -m accelerate.commands.launch --num_processes 4 t.py", "accelerate.num_processes", 4),
         ("python t.py --step gpt model.seq_length=7", "model.seq_length", 7),
+        ("$PYTHON -m torch.distributed.run --nnodes 2 t.py", "torchrun.nnodes", 2),
     ],
 )
 def test_a_script_says(text, key, value):

@@ -106,3 +106,24 @@ def test_the_assumed_parts_of_a_question_are_marked():
     said = printed([*asked, *given])[1].split("Recommended")[0]
     assert "4,096 tokens a sequence, 64 sequences (262,144 tokens) a step, bf16, adamw*" in " ".join(said.split())
     assert "fsdp2, compile on," in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("question", "warned"),
+    [
+        ("plan llama-2-7b 8xa100-sxm-80 --seq-len 8192", "seq_len=8192 is beyond the 4096 positions"),
+        ("plan gemma-2-9b 8xv100-sxm-32", "the loss becomes NaN whatever the loss scale"),
+    ],
+)
+def test_what_is_wrong_with_the_question_itself_is_said_under_it(question, warned):
+    """Nothing but --details said so, and no layout mends it."""
+    _, screen = printed([*shlex.split(question), "--no-what-if"])
+    assert "\nWarning: " in screen
+    assert warned in " ".join(screen.split())
+    assert len(screen.splitlines()) <= 25
+
+
+def test_a_length_that_nobody_gave_is_one_that_the_model_has_positions_for():
+    _, screen = printed(["plan", "llama-2-7b", "8xa100-sxm-80", "--no-what-if"])
+    assert "4,096* tokens a sequence" in screen
+    assert "Warning" not in screen

@@ -11,12 +11,12 @@ from shardwise.cli.main import main
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.checkpoint.origin import FACTS, origin_facts
-from shardwise.train.data import DataRequest, SampleOrder, open_samples
+from shardwise.train.data import SampleOrder, open_samples
 from shardwise.train.data.indexed_tokens import TokenWriter, token_dtype
 from shardwise.train.data.state import state_at
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import tensor_shapes
-from shardwise.train.job import read_job
+from shardwise.train.job import DataSpec, read_job
 from shardwise.train.pretrained.files import files_by_tensor, require_whole
 from train.models import LLAMA
 
@@ -122,7 +122,7 @@ def made(desk, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(desk / "cache"))
     assert train(["--data", "a.txt", "--dry-run"], capsys)[0] == 0
     job = read_job(desk / "run" / "job.json")
-    request = DataRequest(source=str(desk / "a.txt"), crosses_documents=True)
+    request = DataSpec(source=str(desk / "a.txt"), crosses_documents=True)
     samples = open_samples(request, seq_len=64, vocab_size=256)
     data = {"seed": 0, "is_shuffled": True, "num_samples": 1, "fingerprint": samples.fingerprint}
     saved_at(desk / "made", 4, origin_facts(job, data))
@@ -171,7 +171,7 @@ def adapted(desk, capsys):
     (desk / "config.json").write_text(json.dumps(ADAPTED), encoding="utf-8")
     lay_weights(desk / "base", 0.5)
     lay_weights(desk / "tuned", 0.25)
-    samples = open_samples(DataRequest(), seq_len=64, vocab_size=ADAPTED["vocab_size"])
+    samples = open_samples(DataSpec(), seq_len=64, vocab_size=ADAPTED["vocab_size"])
     order = SampleOrder(num_samples=samples.num_samples, seed=0, is_shuffled=True)
     data = state_at(0, samples=samples, order=order)
     for name, words in {"of-base": ["--weights", "base"], "of-none": ["--random-weights"]}.items():

@@ -188,3 +188,12 @@ def test_rows_of_one_table_have_names_of_their_own():
     rows = plan_screen(shown, ScreenContext(), style=TextStyle()).splitlines()
     names = [row[:44].strip() for row in rows if row.startswith("  TP 8")]
     assert len(names) == len(set(names)) == 2
+
+
+def test_missing_gpus_are_no_offer_however_fast_the_others_are():
+    fails = WhatIf(
+        change="one GPU of 64 fails", plan=PLAN, step_s=1.0, step_ratio=0.5, rate_ratio=2.0, has_fewer_gpus=True
+    )
+    shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=(fails, *what_ifs(0.9)))).splitlines()
+    assert len(shown) == 1
+    assert "change 0.9" in shown[0]

@@ -233,3 +233,28 @@ def test_an_engine_that_is_much_faster_with_this_model_is_offered():
     change = next(change for change in what_if(result, limits=result.bounds).changes if "engine=" in change.change)
     answered = sw.plan("qwen3-30b-a3b", "8xb200-sxm", engine=change.plan.engine, **asked).result.plans[0]
     assert (change.plan.layout, change.step_s) == (answered.plan.layout, answered.prediction.time.step_s)
+
+
+def test_a_batch_that_the_gpus_share_is_the_first_thing_to_say():
+    """134 sequences on 16 GPUs: a GPU that fails was offered, with 22 % more a GPU, and 128 sequences were not."""
+    result = sw.plan("llama-3.1-8b", "16xh100-sxm", engine="torchtitan", seq_len=8192, global_batch_size=134).result
+    changes = what_if(result, limits=SearchBounds()).changes
+    assert changes[0].change == "global_batch_size=128"
+    assert changes[0].is_other_batch
+    assert changes[0].rate_ratio > 1.1
+    fewer = [change.change for change in changes if change.has_fewer_gpus]
+    assert all(change.startswith("one GPU of 16 fails") for change in fewer)
+
+
+@pytest.mark.parametrize(("model", "cluster"), [("llama-3.2-3b", "1xrtx-4090"), ("mixtral-8x7b", "8xh100-sxm")])
+def test_states_of_fewer_bytes_are_offered_where_those_assumed_have_to_move_to_the_host(model, cluster):
+    """Mixtral on eight H100 kept its weights on the host, three times slower than with 8-bit moments on the GPUs."""
+    answer = sw.plan(model, cluster, seq_len=8192, global_batch_size=32).result
+    assert answer.plans[0].plan.recipe.offload != "none"
+    found = {change.change: change for change in what_if(answer, limits=SearchBounds()).changes}
+    narrow = found["optimizer=adamw-8bit precision=bf16"]
+    assert narrow.plan.recipe.offload == "none"
+    changed = sw.plan(
+        model, cluster, seq_len=8192, global_batch_size=32, optimizer="adamw-8bit", precision="bf16"
+    ).result.plans[0]
+    assert narrow.step_s == changed.prediction.time.step_s

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from shardwise.train.beginning import beginning, said_at_the_start, words_of
-from shardwise.train.job import CheckpointSpec, DataSpec
+from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec
 from train.models import make_job
 
 WAYS = list(product(["none", "lora", "qlora"], [None, "base"], [None, "run"], ["synthetic", "/data/text"]))
@@ -26,6 +26,15 @@ def test_what_is_random_or_made_up_is_called_so_and_nothing_else_is(adapter, wei
     )
     assert said["in_words"] == words
     assert all(f"{name}: {text}" in said_at_the_start(job) for name, text in words.items())
+
+
+def test_a_warm_up_that_outlasts_the_run_is_said():
+    job = make_job(num_steps=10)
+    rising = replace(job, optimizer=OptimizerSpec(num_warmup_steps=11))
+    assert said_at_the_start(rising).endswith(
+        "; learning rate: still rising at the end, as --warmup-steps 11 exceed 10 steps"
+    )
+    assert "learning rate" not in said_at_the_start(replace(job, optimizer=OptimizerSpec(num_warmup_steps=10)))
 
 
 def test_full_weights_that_go_on_are_those_of_the_checkpoint():

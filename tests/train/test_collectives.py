@@ -12,8 +12,8 @@ from shardwise.step.gradient_buckets import bucketed_gradients
 from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.native_engine import SUMS_BYTES
 from shardwise.step.stage_context import StageContext
-from shardwise.train.counting import Counted
 from shardwise.train.job import Tuning
+from train.collective_counter import Counted
 from train.models import GLOBAL_BATCH_SIZE, LLAMA, MIXTRAL, make_job
 from train.representatives import representatives
 from train.world_member import count

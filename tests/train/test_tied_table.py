@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from shardwise.train.counting import Counted
 from shardwise.train.job import CheckpointSpec
+from train.collective_counter import Counted
 from train.models import LLAMA, make_job
 from train.representatives import representatives
 from train.world_member import count, run

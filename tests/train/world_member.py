@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from shardwise.step.native_engine import uses_ddp
-from shardwise.train.counting import CollectiveCounter, Counted
 from shardwise.train.feed import open_feed
 from shardwise.train.job import Job
 from shardwise.train.loop import make_trainer
@@ -18,6 +17,7 @@ from shardwise.train.metrics import StepRecord
 from shardwise.train.router_balance import sparse_blocks_of
 from shardwise.train.routing import biases_of
 from shardwise.train.worker import run_job
+from train.collective_counter import CollectiveCounter, Counted
 
 CPU = torch.device("cpu")
 GLOO_TIMEOUT = timedelta(seconds=120)

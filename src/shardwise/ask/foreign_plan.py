@@ -57,7 +57,8 @@ class ForeignRun:
                 else "add --model llama-3.1-8b, or a config.json",
             )
         sources = [json.loads(text) for text in (self.model.spec_json, self.cluster.spec_json)]
-        return read_plan(plan_document(self.reading, model=sources[0], cluster=sources[1]))
+        num_layers = self.model.num_hidden_layers
+        return read_plan(plan_document(self.reading, model=sources[0], cluster=sources[1], num_layers=num_layers))
 
 
 def read_foreign(

@@ -119,9 +119,9 @@ def _tokenizer(arguments: argparse.Namespace, sources: list[str]) -> str | None:
 
 def data_spec(arguments: argparse.Namespace) -> "DataSpec":
     """The data of a job; paths are absolute, since workers may run in another folder."""
-    from dataclasses import asdict, replace
+    from dataclasses import replace
 
-    from shardwise.train.data import DataRequest, suited_packing
+    from shardwise.train.data import suited_packing
     from shardwise.train.data.sources import parse_source
     from shardwise.train.job import DataSpec
 
@@ -139,7 +139,7 @@ def data_spec(arguments: argparse.Namespace) -> "DataSpec":
     )
     if not sources:
         return spec
-    suited = suited_packing(DataRequest(**asdict(spec)))
+    suited = suited_packing(spec)
     packing = arguments.packing or suited
     overlong: Overlong = arguments.overlong or ("cut" if suited == "stream" else "truncate")
     return replace(spec, packing=packing, overlong="cut" if packing == "stream" else overlong)

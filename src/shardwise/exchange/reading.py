@@ -34,6 +34,8 @@ BEYOND_A_PLAN = ("sp",)
 """Degrees of parallelism that count in the world and that a plan cannot say."""
 GATHERING_ENGINES = ("torchtitan", "accelerate", "fsdp2", "fsdp1")
 """Engines on torch's FSDP, where ZeRO 2 is ``reshard_after_forward`` off or ``SHARD_GRAD_OP``."""
+RECOMPUTE_EVERY = "recompute_every"
+"""The claim that torchtitan's selective recomputation recomputes one of so many blocks whole."""
 CONFIG = "config"
 """The option, and the fact of a Python file, that holds the name of a recipe."""
 RECIPE_FIELDS = frozenset(one.name for one in plan_fields(Recipe))
@@ -216,22 +218,29 @@ def _named_files(documents: Sequence[Document]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in named if Path(name).name not in given))
 
 
-def planned_values(reading: Reading) -> dict[str, Value]:
+def planned_values(reading: Reading, *, num_layers: int | None = None) -> dict[str, Value]:
     """The known fields as a plan says them.
 
-    FSDP that keeps parameters gathered from the forward to the backward pass is ZeRO 2 in the words of its tools; they
-    are divided again after the backward pass, so that a plan calls it stage 3 without resharding.
+    Selective recomputation of every n-th block is full recomputation of so many blocks of a stage. FSDP that keeps
+    parameters gathered from the forward to the backward pass is ZeRO 2 in the words of its tools; they are divided
+    again after the backward pass, so that a plan calls it stage 3 without resharding.
     """
     values: dict[str, Value] = {claim.field: claim.value for claim in reading.known if claim.value is not None}
     stage = reading.claim("zero_stage")
     is_gathered = stage is not None and stage.value == 2 and stage.strength < OPTION
     if is_gathered and values.get("engine") in GATHERING_ENGINES:
         values |= {"zero_stage": 3, "reshard_after_forward": False}
+    every = reading.number(RECOMPUTE_EVERY)
+    if every is not None and values.get("recompute") == "selective" and num_layers is not None:
+        blocks = num_layers // (reading.number("pp") or 1) // every
+        values |= {"recompute": "full", "recompute_layers": blocks} if blocks else {"recompute": "none"}
     return values
 
 
-def plan_document(reading: Reading, *, model: object, cluster: object) -> dict[str, object]:
-    """The plan file that a reading without open questions comes to.
+def plan_document(
+    reading: Reading, *, model: object, cluster: object, num_layers: int | None = None
+) -> dict[str, object]:
+    """The plan file that a reading without open questions comes to, of a model with so many blocks.
 
     Raises:
         PlanError: something is open, or contradicts itself.
@@ -253,7 +262,7 @@ def plan_document(reading: Reading, *, model: object, cluster: object) -> dict[s
             code="import-open",
             fix="give each with the option of that field, such as --seq-len 4096, or to import with --set seq_len=4096",
         )
-    values = planned_values(reading)
+    values = planned_values(reading, num_layers=num_layers)
     return {
         "model": model,
         "cluster": cluster,

@@ -311,7 +311,8 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
         return started
     if words[:2] == ACCELERATE_LAUNCH:
         return _read_launcher(script, "accelerate", words[2:])
-    if PYTHON.fullmatch(program) and words[1:]:
+    is_python = PYTHON.fullmatch(program) or (name.startswith("$") and words[1:2] == ["-m"])
+    if is_python and words[1:]:
         return _after_python(words[1:])
     if words[:2] == ["uv", "run"]:
         return _after_uv(words[2:])

@@ -10,11 +10,11 @@ from shardwise.explain.edits import FLAG, LAYOUT, TRAINING, Edit, recipe_edit, w
 from shardwise.explain.records import Finding, Quantity, VerifiedChange
 from shardwise.layout import Layout
 from shardwise.plan import Plan
+from shardwise.predict.idle_switches import NOTHING_FRACTION
 from shardwise.prediction import Prediction
 from shardwise.rules.degrees import divisors
 from shardwise.rules.world import fast_domain_gpus
 from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS
-from shardwise.search.idle_switches import NOTHING_FRACTION
 from shardwise.search.uneven_stages import head_blocks, uneven_stages
 from shardwise.units import format_gib, format_seconds
 

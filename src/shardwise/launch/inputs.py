@@ -1,7 +1,6 @@
 """What a run will read and write, looked at before anything is written or started: it is there, and it can be used."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 from shardwise.errors import CheckpointError, ShardwiseError
@@ -10,11 +9,11 @@ from shardwise.launch.support import require_base
 from shardwise.step.held_weights import is_target
 from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.checkpoint.origin import origin_of, require_continuable
-from shardwise.train.data import DataRequest, SampleOrder, open_samples, require_readable
+from shardwise.train.data import SampleOrder, open_samples, require_readable
 from shardwise.train.data.prompts import read_prompts
 from shardwise.train.data.request import tokenizer_of
 from shardwise.train.data.state import require_same_data, state_at
-from shardwise.train.data.validation import validation_request
+from shardwise.train.data.validation import validation_data
 from shardwise.train.decoder.shapes import Shape
 from shardwise.train.job import CheckpointSpec, Job, uses_transformers
 from shardwise.train.pretrained.files import base_name, files_by_tensor, require_whole
@@ -67,7 +66,7 @@ def require_resumed_data(job: Job) -> None:
     origin = origin_of(find_checkpoint(Path(job.checkpoint.resume_from))) if job.checkpoint.resume_from else None
     if origin is None or origin.data is None:
         return
-    samples = open_samples(DataRequest(**asdict(job.data)), seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
+    samples = open_samples(job.data, seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
     order = SampleOrder(num_samples=samples.num_samples, seed=job.data.seed, is_shuffled=job.data.is_shuffled)
     require_same_data(state_at(0, samples=samples, order=order), origin.data)
 
@@ -163,16 +162,16 @@ def _require_places(job: Job, _: Mapping[str, Shape] | None) -> None:
 
 
 def _require_data(job: Job, _: Mapping[str, Shape] | None) -> None:
-    require_readable(DataRequest(**asdict(job.data)), seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
+    require_readable(job.data, seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
 
 
 def _require_validation(job: Job, _: Mapping[str, Shape] | None) -> None:
     """Return when the data that a run is judged by begin as they should, and there are prompts where some are named."""
-    request = validation_request(job)
+    data = validation_data(job)
     if job.validation.source is not None:
-        require_readable(request, seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
+        require_readable(data, seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
     if job.validation.prompts is not None:
-        tokenizer = tokenizer_of(request)
+        tokenizer = tokenizer_of(data)
         read_prompts(Path(job.validation.prompts), tokenizer=tokenizer, seq_len=job.recipe.seq_len)
 
 

@@ -1,7 +1,7 @@
 """The job that a plan and what was asked on the command line amount to."""
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from shardwise.engines.table import OWN_ENGINE
 from shardwise.errors import PlanError
@@ -14,8 +14,8 @@ from shardwise.rules import find_errors
 from shardwise.rules.changes import describe_changes
 from shardwise.step.layer_placement import num_chunks, pipeline_stages
 from shardwise.step.native_engine import exchanges_gradients, is_native_engine, spreads_vocabulary
-from shardwise.train.data import DataRequest, prepare_samples
-from shardwise.train.data.validation import open_validation, validation_request
+from shardwise.train.data import prepare_samples
+from shardwise.train.data.validation import open_validation, validation_data
 from shardwise.train.job import (
     CheckpointSpec,
     DataSpec,
@@ -122,10 +122,10 @@ def prepare_data(job: Job) -> tuple[str, ...]:
         DataError: the data cannot be used; better said before processes start.
     """
     seq_len, vocab_size = job.recipe.seq_len, job.vocab_size
-    said = prepare_samples(DataRequest(**asdict(job.data)), seq_len=seq_len, vocab_size=vocab_size)
+    said = prepare_samples(job.data, seq_len=seq_len, vocab_size=vocab_size)
     if job.validation.every_steps:
         if job.validation.source is not None:
-            said += prepare_samples(validation_request(job), seq_len=seq_len, vocab_size=vocab_size)
+            said += prepare_samples(validation_data(job), seq_len=seq_len, vocab_size=vocab_size)
         num_samples = open_validation(job).num_samples
         said += (
             f"validation: {num_samples:,} sequences of {seq_len:,} tokens every {job.validation.every_steps} steps",

@@ -1,13 +1,13 @@
 """The first micro-batch of a run as text, with what of it is learned."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwise.train.data.order import SampleOrder
-from shardwise.train.data.request import SYNTHETIC, DataRequest, holds_tokens, open_samples, tokenizer_of
+from shardwise.train.data.request import holds_tokens, open_samples, sources_of, tokenizer_of
 from shardwise.train.data.samples import IGNORED_LABEL, Sample
 from shardwise.train.data.tokenizer import Tokenizer
 from shardwise.train.job import Job
@@ -39,12 +39,12 @@ class ShownSample:
 
 def shown_batch(job: Job) -> tuple[ShownSample, ...]:
     """The sequences that the first data-parallel rank reads first."""
-    request = DataRequest(**asdict(job.data))
-    samples = open_samples(request, seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
-    order = SampleOrder(num_samples=samples.num_samples, seed=job.data.seed, is_shuffled=job.data.is_shuffled)
+    data = job.data
+    samples = open_samples(data, seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
+    order = SampleOrder(num_samples=samples.num_samples, seed=data.seed, is_shuffled=data.is_shuffled)
     numbers = order.samples_at(np.arange(job.recipe.micro_batch_size))
-    is_readable = request.tokenizer is not None or request.source == SYNTHETIC or not holds_tokens(request.sources[0])
-    tokenizer = tokenizer_of(request) if is_readable else None
+    is_readable = data.tokenizer is not None or data.is_synthetic or not holds_tokens(sources_of(data)[0])
+    tokenizer = tokenizer_of(data) if is_readable else None
     return tuple(_shown(samples.sample(int(number)), tokenizer) for number in numbers)
 
 

@@ -12,6 +12,7 @@ from shardwise.prediction import Prediction
 from shardwise.render.answer_words import change_words, memory_words, run_words, speed_words
 from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
 from shardwise.render.names import (
+    QUESTION_FIELDS,
     attention_text,
     calibration_lines,
     cluster_text,
@@ -21,6 +22,7 @@ from shardwise.render.names import (
 )
 from shardwise.render.screen_lines import INDENT, MAX_LINES, UNBROKEN, Section, lines_of, screen_text, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle
+from shardwise.rules import find_refusals
 from shardwise.search.offers import better_shared_batch
 from shardwise.search.shortlist import Beside, Shortlist
 from shardwise.search.what_if import Sensitivity, WhatIf
@@ -73,11 +75,11 @@ def plan_screen(chosen: Shortlist, context: ScreenContext, *, style: TextStyle =
 
 
 def what_if_screen(sensitivity: Sensitivity, *, style: TextStyle = PLAIN) -> str:
-    """The two changes that bring most per GPU; where fewer bring anything, those that lose most."""
+    """The first two changes that bring more per GPU; where fewer bring anything, those that lose most."""
     width = screen_width(style)
-    by_rate = sorted(sensitivity.changes, key=lambda change: change.rate_ratio, reverse=True)
-    gains = [change for change in by_rate if change.rate_ratio > FASTER_RATIO]
-    losses = [change for change in reversed(by_rate) if change.rate_ratio < SLOWER_RATIO]
+    gains = [change for change in sensitivity.changes if change.rate_ratio > FASTER_RATIO and not change.has_fewer_gpus]
+    by_rate = sorted(sensitivity.changes, key=lambda change: change.rate_ratio)
+    losses = [change for change in by_rate if change.rate_ratio < SLOWER_RATIO]
     largest = [*gains, *losses][:MAX_CHANGES]
     if not largest:
         tried = "; ".join(change.change for change in sensitivity.changes)
@@ -148,8 +150,16 @@ def question_lines(plan: Plan, context: ScreenContext, width: int, *, place: str
         *lines_of(f"{short_model_text(plan.model)} on {where}", width=width, most=2),
         *lines_of(", ".join(parts) + star, width=width, most=3, indent=""),
         *lines_of(_unshared_words(plan), width=width, most=2, look="bold"),
+        *lines_of(_warning_words(plan), width=width, most=2, look="bold"),
         *lines_of("; ".join(calibration_lines(plan.cluster)), width=width, most=2),
     ]
+
+
+def _warning_words(plan: Plan) -> str:
+    """Warnings that no layout mends, such as a sequence that is longer than the model was made for."""
+    broken = (refusal for refusal in find_refusals(plan) if refusal.severity == "warning")
+    asked = [refusal.message for refusal in broken if all(name in QUESTION_FIELDS for name, _ in refusal.neighbour)]
+    return f"Warning: {'; '.join(asked)}." if asked else ""
 
 
 def _unshared_words(plan: Plan) -> str:

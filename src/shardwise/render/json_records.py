@@ -56,7 +56,7 @@ KEYS: Mapping[str, str] = {
     "TargetChange": "*",
     "VerifiedChange": "edit cost effort fits device_used_bytes needed_bytes saved_bytes host_saved_bytes step_s"
     " step_ratio plan",
-    "WhatIf": "*",
+    "WhatIf": "change plan step_s step_ratio rate_ratio",
     # a profile, a recorded memory history and a traced step
     "CodeShare": "*",
     "CollectiveFamily": "*",
@@ -180,6 +180,7 @@ def prediction_object(
         written["cost"] = json_object(prediction.cost)
     if calibration is not None:
         written["calibration"] = {**json_object(calibration), "num_residuals": len(calibration.residuals)}
-    written["warnings"] = [json_object(refusal, "rule warning=message fix") for refusal in plan_warnings(plan)]
+    warnings = plan_warnings(plan, prediction)
+    written["warnings"] = [json_object(refusal, "rule warning=message fix") for refusal in warnings]
     written["assumptions"] = list(stated_assumptions(plan=plan, prediction=prediction))
     return written

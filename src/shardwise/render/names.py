@@ -9,6 +9,7 @@ from shardwise.cluster import Cluster
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
+from shardwise.predict.idle_switches import idle_switches
 from shardwise.prediction import Prediction
 from shardwise.recipe import Recipe
 from shardwise.rules import Refusal, find_refusals
@@ -176,6 +177,8 @@ def stated_assumptions(*, plan: Plan, prediction: Prediction) -> tuple[str, ...]
     return tuple(dict.fromkeys((*plan.assumptions, *prediction.assumptions)))
 
 
-def plan_warnings(plan: Plan) -> tuple[Refusal, ...]:
-    """Rules of severity warning that the plan breaks: it runs, with a consequence worth knowing."""
-    return tuple(refusal for refusal in find_refusals(plan) if refusal.severity == "warning")
+def plan_warnings(plan: Plan, prediction: Prediction) -> tuple[Refusal, ...]:
+    """Rules of severity warning that the plan breaks (it runs, with a consequence worth knowing), and switches that
+    cost time and save nothing."""
+    broken = (refusal for refusal in find_refusals(plan) if refusal.severity == "warning")
+    return (*broken, *idle_switches(plan, prediction))

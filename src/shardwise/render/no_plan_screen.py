@@ -46,16 +46,29 @@ def no_plan_screen(result: SearchResult, context: ScreenContext, *, style: TextS
 
 
 def _retry_lines(changes: Sequence[str], context: ScreenContext, width: int, room: int) -> list[Text]:
-    """The first two changes that an option makes, as commands to type."""
-    pairs = [change.partition("=") for change in changes if "," not in change]
-    options = [(name.replace("_", "-"), value) for name, _, value in pairs if name in TYPED and " " not in value]
+    """The first two changes that options make, as commands to type."""
+    typed = [options for options in map(_options, changes) if options]
     lines: list[Text] = []
-    for label, (option, value) in zip(LABELS, options, strict=False):
-        asked = re.sub(rf" --{option}[ =]\S+", "", context.command)
-        typed = command_lines(f"{asked} --{option} {value}", label, width)
-        if len(lines) + len(typed) <= room:
-            lines += typed
+    for label, options in zip(LABELS, typed, strict=False):
+        command = context.command
+        for option, value in options:
+            others = re.sub(rf" --{option}[ =]\S+", "", command)
+            command = f"{others} --{option} {value}"
+        retry = command_lines(command, label, width)
+        if len(lines) + len(retry) <= room:
+            lines += retry
     return lines
+
+
+def _options(change: str) -> list[tuple[str, str]]:
+    """The options of a change and their values; nothing where it is no matter of options alone.
+
+    >>> _options("optimizer=adamw-8bit precision=bf16"), _options("num_gpus=3"), _options("no bound on tp")
+    ([('optimizer', 'adamw-8bit'), ('precision', 'bf16')], [], [])
+    """
+    pairs = [one.partition("=") for one in change.split(" ")]
+    are_options = "," not in change and all(name in TYPED and value for name, _, value in pairs)
+    return [(name.replace("_", "-"), value) for name, _, value in pairs] if are_options else []
 
 
 def _missed_sections(missed: MissedTargets, context: ScreenContext, width: int) -> list[Section]:

@@ -72,7 +72,7 @@ def prediction_parts(
     if prediction.cost is not None:
         yield Text()
         yield cost_text(prediction.cost)
-    yield from warning_parts(plan)
+    yield from warning_parts(plan, prediction)
     yield from assumption_parts(stated_assumptions(plan=plan, prediction=prediction))
 
 
@@ -203,9 +203,9 @@ def cost_text(cost: CostPrediction) -> Text:
     )
 
 
-def warning_parts(plan: Plan) -> Iterator[RenderableType]:
-    """Rules the plan breaks without becoming impossible."""
-    for refusal in plan_warnings(plan):
+def warning_parts(plan: Plan, prediction: Prediction) -> Iterator[RenderableType]:
+    """Rules the plan breaks without becoming impossible, and switches that it gains nothing by."""
+    for refusal in plan_warnings(plan, prediction):
         yield Text()
         yield Text.assemble(("Warning ", "bold yellow"), f"{refusal.message} [{refusal.rule}]; {refusal.fix}")
 

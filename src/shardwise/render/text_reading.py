@@ -12,7 +12,7 @@ from shardwise.exchange.names import Claim
 from shardwise.exchange.reading import ASKED, Reading
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 
-SHOWN = (*ASKED, "schedule", "sequence_parallel", "compile", "adapter", "lora_rank", "reduce_dtype")
+SHOWN = (*ASKED, "recompute_every", "schedule", "sequence_parallel", "compile", "adapter", "lora_rank", "reduce_dtype")
 TOOL_SAYS = {
     "silent": "the tool says nothing",
     "warns": "the tool warns",

@@ -42,6 +42,15 @@ def describe_changes(changes: Changes) -> str:
     return f"set {', '.join(parts[:-1])} and {parts[-1]}"
 
 
+def changes_text(changes: Changes) -> str:
+    """The changes as they are typed, side by side.
+
+    >>> changes_text((("optimizer", "adamw-8bit"), ("compile", True)))
+    'optimizer=adamw-8bit compile=true'
+    """
+    return " ".join(f"{name}={value_text(value)}" for name, value in changes)
+
+
 def value_text(value: Value) -> str:
     """A value as it is typed."""
     if isinstance(value, bool):

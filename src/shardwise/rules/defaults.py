@@ -11,7 +11,6 @@ from shardwise.plan import Plan
 from shardwise.recipe import Precision, Recipe
 from shardwise.rules.changes import apply_changes
 from shardwise.rules.refusal import Changes, Value
-from shardwise.rules.sequence import has_position_table
 from shardwise.schedules.table import CHUNKED_SCHEDULE, SPLITTING_SCHEDULES
 
 SEQ_LEN_STEP = 64
@@ -80,7 +79,7 @@ def _fill_recipe(
 ) -> tuple[Recipe, tuple[str, ...]]:
     """The whole recipe, and a sentence for every choice that was left open and is not the same everywhere.
 
-    ``seq_len`` is the fallback, or as many learned positions as the model has when they are fewer.
+    ``seq_len`` is the fallback, or as many positions as the model was made for when they are fewer.
 
     ``precision`` is bf16-mixed unless the GPU multiplies fp16 only (V100, T4). ``compile`` is what the engine does when
     nobody asks: the native engine compiles, the others do not. A pipeline schedule that splits the backward pass is
@@ -90,9 +89,7 @@ def _fill_recipe(
     if "seq_len" not in given and fallback_seq_len is not None:
         filled["seq_len"] = _seq_len_within(model, fallback_seq_len)
         if filled["seq_len"] != fallback_seq_len:
-            notes.append(
-                f"seq_len={filled['seq_len']}: {model.name} has {model.max_position_embeddings} learned positions"
-            )
+            notes.append(f"seq_len={filled['seq_len']}: {model.name} has {model.max_position_embeddings} positions")
     if "precision" not in given and _lacks_bf16(cluster):
         filled["precision"] = _precision_without_bf16(engine)
         notes.append(f"precision={filled['precision']}: {cluster.gpu.name} has no bf16 matrix unit")
@@ -115,9 +112,9 @@ def recipe_assumptions(plan: Plan) -> tuple[str, ...]:
 
 
 def _seq_len_within(model: ModelSpec, longest: int) -> int:
-    """The longest usual sequence that a table of positions holds; rows set aside for padding are not counted on."""
+    """The longest usual sequence for which a model has positions; rows set aside for padding are not counted on."""
     positions = model.max_position_embeddings
-    if not 0 < positions < longest or not has_position_table(model):
+    if not 0 < positions < longest:
         return longest
     return positions // SEQ_LEN_STEP * SEQ_LEN_STEP or positions
 

@@ -1,22 +1,26 @@
 """When nothing fits: the plan that misses the device by least, what fills it, and the smallest changes that help."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from math import ceil
+from typing import get_args
 
 from shardwise.cluster import Cluster
 from shardwise.engines.table import ENGINES
 from shardwise.errors import ShardwiseError
 from shardwise.families import read_model
 from shardwise.ledger import MemoryComponent
-from shardwise.optimizers import eight_bit_form
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
+from shardwise.recipe import Adapter
+from shardwise.rules import apply_changes
+from shardwise.rules.changes import changes_text
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, size_text, with_gpu, with_host_memory
 from shardwise.search.hypotheses import Hypothesis, first_that_helps, free_axes, has_plan, relief_of
+from shardwise.search.narrow_states import narrow_states
 from shardwise.search.nearest import nearest_plan
 from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import Found
@@ -32,6 +36,10 @@ MAX_GPU_FACTOR = 1024
 MAX_HALVINGS = 12
 CLOSER_SIZES = 3
 RELIEF_LOSS_CHUNKS = 8
+ADAPTER_CAUTIONS = {
+    "lora": "trains adapters instead of the model",
+    "qlora": "trains adapters beside a base of 4 bits",
+}
 HOST_RESERVE_RATIO = 1.02
 """Host memory that is proposed over what the closest plan keeps there, whose estimate and prediction differ by less."""
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
@@ -106,8 +114,8 @@ def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction, objec
     near = (batch_repair(question, bounds, objective=objective), _fewer_bounds(question, few, objective))
     first = [relief for relief in near if relief is not None]
     yield from first
-    others = chain(_hypotheses(question, few), _roomier_hosts(question, few, prediction.memory))
-    reliefs = (relief_of(hypothesis, objective=objective) for hypothesis in others)
+    kinds = _kinds(question, few, prediction.memory)
+    reliefs = (first_that_helps(kind, objective=objective) for kind in kinds)
     yield from islice((relief for relief in reliefs if relief is not None), MAX_RELIEFS - len(first))
     for last in (more_gpus(question, few) or _more_of_a_bigger_gpu(question, few), _smaller_model(question, few)):
         relief = None if last is None else relief_of(last, objective=objective)
@@ -119,32 +127,51 @@ def _fewer_bounds(question: Plan, bounds: SearchBounds, objective: Objective) ->
     return first_that_helps(free_axes(question, bounds), objective=objective)
 
 
-def _hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
+def _kinds(question: Plan, bounds: SearchBounds, memory: MemoryPrediction) -> Iterator[Iterable[Hypothesis]]:
+    """Changes that hold less, those of the recipe before those of the hardware; of each kind the first that helps."""
     recipe = question.recipe
     if recipe.writes_scores:
         flash = replace(question, recipe=recipe.with_fused_attention())
-        yield Hypothesis(change="attention=flash", question=flash, bounds=bounds)
+        yield (Hypothesis(change="attention=flash", question=flash, bounds=bounds),)
     if recipe.loss_chunks == 1 and question.model.has_head:
         chunked = replace(question, recipe=replace(recipe, loss_chunks=RELIEF_LOSS_CHUNKS))
-        yield Hypothesis(change=f"loss_chunks={RELIEF_LOSS_CHUNKS}", question=chunked, bounds=bounds)
+        yield (Hypothesis(change=f"loss_chunks={RELIEF_LOSS_CHUNKS}", question=chunked, bounds=bounds),)
     if bounds.offload is not None or recipe.offload != "none":
-        yield from _offload_hypotheses(question, bounds)
-    narrow = eight_bit_form(recipe.optimizer)
-    if narrow is not None and narrow in ENGINES[question.engine].optimizers:
-        small = replace(question, recipe=replace(recipe, optimizer=narrow))
+        yield _offload_hypotheses(question, bounds)
+    yield _narrow_states(question, bounds)
+    yield _adapters(question, bounds)
+    yield from ((bigger,) for bigger in _bigger_gpus(question, bounds))
+    yield _roomier_hosts(question, bounds, memory)
+
+
+def _narrow_states(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
+    for changes in narrow_states(question):
         yield Hypothesis(
-            change=f"optimizer={narrow}", question=small, bounds=bounds, caution="other numerics: check the loss"
+            change=changes_text(changes),
+            question=apply_changes(question, changes),
+            bounds=bounds,
+            caution="other numerics: check the loss",
         )
+
+
+def _adapters(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
+    """Adapters beside the model, then beside a base of 4 bits."""
+    recipe, offered = question.recipe, ENGINES[question.engine].adapters
+    adapters = get_args(Adapter)
+    for adapter in adapters[adapters.index(recipe.adapter) + 1 :]:
+        if adapter in offered:
+            small = replace(question, recipe=replace(recipe, adapter=adapter))
+            yield Hypothesis(
+                change=f"adapter={adapter}", question=small, bounds=bounds, caution=ADAPTER_CAUTIONS[adapter]
+            )
+
+
+def _bigger_gpus(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
     for gpu in bigger_gpus(question.cluster.gpu):
         cluster = with_gpu(question.cluster, gpu)
         if cluster is not None:
             bigger = replace(question, cluster=cluster)
             yield Hypothesis(change=f"gpu={gpu.id}", question=bigger, bounds=bounds, caution="other hardware")
-    if recipe.adapter == "none" and "lora" in ENGINES[question.engine].adapters:
-        lora = replace(question, recipe=replace(recipe, adapter="lora"))
-        yield Hypothesis(
-            change="adapter=lora", question=lora, bounds=bounds, caution="trains adapters instead of the model"
-        )
 
 
 def _offload_hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 from shardwise.rules import Changes, apply_changes
-from shardwise.rules.changes import RECIPE_FIELDS, merge, value_text
+from shardwise.rules.changes import RECIPE_FIELDS, changes_text, merge
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.one_pass import find
 from shardwise.search.ranking import rank
@@ -104,5 +104,5 @@ def _is_about_question(changes: Changes) -> bool:
 
 
 def _changed(question: Plan, bounds: SearchBounds, changes: Changes) -> Hypothesis:
-    words = " ".join(f"{name}={value_text(value)}" for name, value in changes)
+    words = changes_text(changes)
     return Hypothesis(change=words, question=apply_changes(question, changes), bounds=bounds)

@@ -12,11 +12,12 @@ from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.rules import Changes, apply_changes, find_errors
-from shardwise.rules.changes import value_text
+from shardwise.rules.changes import changes_text
 from shardwise.rules.defaults import fill_again
 from shardwise.rules.degrees import divisors
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, with_dead_gpu, with_gpu, with_num_nodes
+from shardwise.search.narrow_states import narrow_states
 from shardwise.search.one_pass import find
 from shardwise.search.records import RankedPlan
 from shardwise.search.token_batch import NEAR_BATCH_FRACTION, assumed_batch
@@ -50,11 +51,18 @@ class Offer:
     rate_ratio: float | None
     """Tokens per second and GPU of the changed layout over those of the recommended plan; ``None`` where the
     recommended layout does not divide what was changed."""
+    is_other_batch: bool = False
+    """Whether another batch is trained on the same GPUs, which is the first thing to say: the answer hangs on it."""
 
     @property
     def gain_ratio(self) -> float:
         """``rate_ratio`` to compare offers by: 0 where the recommended layout cannot be kept."""
         return self.rate_ratio or 0.0
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the changed cluster."""
+        return self.question.cluster.num_gpus
 
 
 def rate_ratio(plan: Plan, *, step_s: float, now: RankedPlan) -> float:
@@ -80,6 +88,9 @@ def free_offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Ite
     most = max((offer.gain_ratio for offer in switched if offer.question.recipe.compile), default=1.0)
     engines = _changed(question, now, _engines(question), least_ratio=LEAST_ENGINE_RATIO * most)
     yield from sorted(engines, key=lambda offer: -offer.gain_ratio)[:1]
+    if not question.recipe.liger_kernels and ENGINES[question.engine].has_liger_kernels:
+        yield from _searched(question, now, (("liger_kernels", True),), limits)
+    yield from _states_on_the_device(question, now, limits)
     yield from _shared_batch(question, now, limits)
 
 
@@ -120,13 +131,13 @@ def size_offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Ite
 def _changed(question: Plan, now: RankedPlan, changes: Iterable[Changes], *, least_ratio: float) -> Iterator[Offer]:
     """The changes under which the recommended layout is so many times as fast."""
     for change in changes:
-        [(name, value)] = change
+        [(name, _)] = change
         changed = fill_again(question, change)
         names = {"compile", name} - {"engine"}
         recipe = replace(now.plan.recipe, **{same: getattr(changed.recipe, same) for same in names})
         ratio = _predicted(replace(now.plan, engine=changed.engine, recipe=recipe), now)
         if ratio is not None and ratio >= least_ratio:
-            yield Offer(change=f"{name}={value_text(value)}", question=changed, rate_ratio=ratio)
+            yield Offer(change=changes_text(change), question=changed, rate_ratio=ratio)
 
 
 def _other_kernel(question: Plan, now: RankedPlan) -> Sequence[Offer]:
@@ -175,19 +186,34 @@ def _predicted(changed: Plan, now: RankedPlan) -> float | None:
 def _shared_batch(question: Plan, now: RankedPlan, limits: SearchBounds) -> Iterator[Offer]:
     """A batch within 10 % that more of the GPUs can share, where its fastest plan trains more tokens a second."""
     size = _nearest_shared(question.global_batch_size, question.cluster.num_gpus)
-    if size is None:
-        return
-    changed = apply_changes(question, (("global_batch_size", size),))
+    if size is not None:
+        for offer in _searched(question, now, (("global_batch_size", size),), limits):
+            yield replace(offer, is_other_batch=True)
+
+
+def _states_on_the_device(question: Plan, now: RankedPlan, limits: SearchBounds) -> Sequence[Offer]:
+    """States of fewer bytes, where they move to the host only because those that were assumed are too big."""
+    is_open = limits.precision is None and "precision" in question.open_fields
+    if not is_open or now.plan.recipe.offload == "none":
+        return ()
+    bounds = replace(limits, offload=("none",))
+    offers = (offer for changes in narrow_states(question) for offer in _searched(question, now, changes, bounds))
+    return sorted(offers, key=lambda offer: -offer.gain_ratio)[:1]
+
+
+def _searched(question: Plan, now: RankedPlan, changes: Changes, limits: SearchBounds) -> Iterator[Offer]:
+    """A changed question whose fastest plan trains more tokens a second, found with few predictions."""
+    changed = apply_changes(question, changes)
     few = replace(limits, max_predictions=FEW_PREDICTIONS)
     try:
         fitting = find(changed, few, is_brief=True).evaluation.fitting
-    except ShardwiseError:  # a pinned micro-batch or layout does not divide the other batch
+    except ShardwiseError:  # a pinned micro-batch or layout does not divide another batch
         return
-    safe = [found for found in fitting if not found.prediction.memory.is_borderline]
+    safe = [found for found in fitting if not found.prediction.memory.is_borderline] or fitting
     ratios = [rate_ratio(found.plan, step_s=found.priced_s, now=now) for found in safe]
     best = (1 + now.price_fraction) * max(ratios, default=0.0)
     if best >= LEAST_GAIN_RATIO:
-        yield Offer(change=f"global_batch_size={size}", question=changed, rate_ratio=best)
+        yield Offer(change=changes_text(changes), question=changed, rate_ratio=best)
 
 
 def better_shared_batch(plan: Plan) -> int | None:

@@ -3,7 +3,6 @@ memory, the next GPU type, a server more or less, and a dead GPU."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 from shardwise.cluster import Cluster
 from shardwise.errors import ShardwiseError
@@ -59,6 +58,10 @@ class WhatIf:
     """Over the recommended plan's step."""
     rate_ratio: float
     """Tokens per second and GPU over the recommended plan's."""
+    is_other_batch: bool = False
+    """Whether another batch is trained on the same GPUs, which is the first thing to say: the answer hangs on it."""
+    has_fewer_gpus: bool = False
+    """Whether GPUs are missing: that is no offer, however fast the others are."""
 
     @property
     def is_same_work(self) -> bool:
@@ -73,6 +76,7 @@ class Sensitivity:
     binding: str
     """A sentence."""
     changes: tuple[WhatIf, ...]
+    """Offers in the order in which they are worth saying, GPUs that are missing, and more memory last."""
 
 
 def what_if(result: SearchResult, *, limits: SearchBounds) -> Sensitivity | None:
@@ -92,7 +96,9 @@ def what_if(result: SearchResult, *, limits: SearchBounds) -> Sensitivity | None
     roomier = replace(question, cluster=_with_more_memory(now.plan.cluster), recipe=asked)
     more = _tried(f"{format_gib(MORE_MEMORY_BYTES)} more on every GPU", roomier, now, near)
     chosen = _chosen(result, question, limits)
-    return Sensitivity(binding=_what_binds(now, more), changes=(*_answered(chosen, result, limits), more))
+    answered = [*_answered(chosen, result, limits)]
+    answered.sort(key=lambda change: (not change.is_other_batch, change.has_fewer_gpus, -change.rate_ratio))
+    return Sensitivity(binding=_what_binds(now, more), changes=(*answered, more))
 
 
 def _question(result: SearchResult) -> Plan:
@@ -107,8 +113,10 @@ def _chosen(result: SearchResult, question: Plan, limits: SearchBounds) -> Seque
         return ()
     gains = [*free_offers(question, now, limits=limits), *(() if is_large else type_offers(question, now))]
     sizes = () if is_large else tuple(size_offers(question, now, limits=limits))
-    gains += [size for size in sizes if size.gain_ratio >= LEAST_GAIN_RATIO]
-    best = sorted(gains, key=attrgetter("gain_ratio"), reverse=True)[: FEW_SEARCHES if is_large else MAX_GAINS]
+    num_gpus = question.cluster.num_gpus
+    gains += [size for size in sizes if size.gain_ratio >= LEAST_GAIN_RATIO and size.num_gpus >= num_gpus]
+    by_gain = sorted(gains, key=lambda offer: (not offer.is_other_batch, -offer.gain_ratio))
+    best = by_gain[: FEW_SEARCHES if is_large else MAX_GAINS]
     others = [size for size in sizes if size not in best]
     losses = [size for size in others[1:] if size.gain_ratio <= 1 - NOTABLE_LOSS_FRACTION]
     return (*best, *others[:1], *losses)[: FEW_SEARCHES if is_large else MAX_SEARCHES]
@@ -132,7 +140,8 @@ def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBound
             continue
         if found.plans:
             best = found.plans[0]
-            yield _changed(offer.change, best.plan, best.prediction.time.step_s, now)
+            answered = _changed(offer.change, best.plan, best.prediction.time.step_s, now)
+            yield replace(answered, is_other_batch=offer.is_other_batch)
 
 
 def _changed(change: str, plan: Plan, step_s: Seconds, now: RankedPlan) -> WhatIf:
@@ -142,6 +151,7 @@ def _changed(change: str, plan: Plan, step_s: Seconds, now: RankedPlan) -> WhatI
         step_s=step_s,
         step_ratio=step_s / now.prediction.time.step_s,
         rate_ratio=rate_ratio(plan, step_s=step_s, now=now),
+        has_fewer_gpus=plan.cluster.num_gpus < now.plan.cluster.num_gpus,
     )
 
 

@@ -40,8 +40,14 @@ def words_of(job: Job) -> dict[str, str]:
 
 
 def said_at_the_start(job: Job) -> str:
-    """One line, for before the first step."""
-    return "; ".join(f"{name}: {said}" for name, said in words_of(job).items())
+    """One line, for before the first step; it says as well where the learning rate never reaches its peak."""
+    said = [f"{name}: {words}" for name, words in words_of(job).items()]
+    num_rising, num_steps = job.optimizer.num_warmup_steps, job.num_steps
+    if num_rising > num_steps:
+        said.append(
+            f"learning rate: still rising at the end, as --warmup-steps {num_rising:,} exceed {num_steps:,} steps"
+        )
+    return "; ".join(said)
 
 
 def _tokens(job: Job) -> str:

@@ -1,10 +1,6 @@
-"""Counts the collectives a rank issues: kind, ranks and payload, in the convention of the plan's inventory.
+"""The communication of an operator: kind, ranks and payload, in the convention of the plan's inventory."""
 
-torch's own ``CommDebugMode`` counts calls only, and fails on gradient accumulation.
-"""
-
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +8,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import get_process_group_ranks
 
-from shardwise.train.torch_private import TorchDispatchMode, group_in, group_named, operator_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """One kind of collective call."""
-
-    kind: str
-    group_size: int
-    num_bytes: int
-    """Bytes of one call: the output of an all-gather, the input of a reduce-scatter."""
-
+from shardwise.train.torch_private import group_in, group_named
 
 INPUT: Callable[[Any, Any], int] = lambda arguments, _result: _nbytes(arguments)  # noqa: E731
 OUTPUT: Callable[[Any, Any], int] = lambda _arguments, result: _nbytes(result)  # noqa: E731
@@ -75,24 +60,6 @@ def communication(name: str, arguments: Sequence[Any], result: Any) -> Said | No
     if kind == "send_recv":
         ranks = (ranks[group.rank()], ranks[arguments[SEND_PEER]]) if group is not None else ranks
     return Said(kind=kind, ranks=ranks, num_bytes=num_bytes)
-
-
-class CollectiveCounter(TorchDispatchMode):
-    """Counts while it is entered; groups of one rank are no communication."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[Counted] = Counter()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Run the operator, and count it when it communicates."""
-        result = func(*args, **(kwargs or {}))
-        said = communication(operator_name(func), args, result)
-        if said is not None and len(said.ranks) > 1:
-            self.calls[Counted(kind=said.kind, group_size=len(said.ranks), num_bytes=said.num_bytes)] += 1
-        return result
 
 
 def _group(arguments: Sequence[Any]) -> ProcessGroup | None:

@@ -1,11 +1,10 @@
 """The data of one rank, an optimizer step at a time."""
 
-from dataclasses import asdict
 from typing import Any
 
 import torch
 
-from shardwise.train.data import DataRequest, SampleOrder, open_samples
+from shardwise.train.data import SampleOrder, open_samples
 from shardwise.train.data.batches import Batch, GlobalBatches
 from shardwise.train.data.prefetch import PrefetchedBatches
 from shardwise.train.job import Job
@@ -47,7 +46,7 @@ class Feed:
 def open_feed(job: Job, *, data_parallel_rank: int, vocab_size: int, device: torch.device) -> Feed:
     """The data of one data-parallel rank; text is tokenised once and then read from a cache."""
     recipe, dp_size = job.recipe, job.layout.data_parallel_size
-    samples = open_samples(DataRequest(**asdict(job.data)), seq_len=recipe.seq_len, vocab_size=vocab_size)
+    samples = open_samples(job.data, seq_len=recipe.seq_len, vocab_size=vocab_size)
     source = GlobalBatches(
         samples,
         order=SampleOrder(num_samples=samples.num_samples, seed=job.data.seed, is_shuffled=job.data.is_shuffled),

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from shardwise.train.build import Built
 from shardwise.train.data.prompts import Prompt, read_prompts
-from shardwise.train.data.request import DataRequest, tokenizer_of
+from shardwise.train.data.request import tokenizer_of
 from shardwise.train.data.tokenizer import Tokenizer
 from shardwise.train.failure.full_disk import writing
 from shardwise.train.job import Job
@@ -84,6 +84,6 @@ def open_generator(job: Job, built: Built, *, device: torch.device) -> Generator
     """The generator of a job; ``None`` where the job has no prompts."""
     if job.validation.prompts is None:
         return None
-    tokenizer = tokenizer_of(DataRequest(tokenizer=job.data.tokenizer))
+    tokenizer = tokenizer_of(job.data)
     prompts = read_prompts(Path(job.validation.prompts), tokenizer=tokenizer, seq_len=job.recipe.seq_len)
     return Generator(job=job, built=built, prompts=prompts, tokenizer=tokenizer, device=device)

@@ -27,17 +27,27 @@ Decay = Literal["constant", "linear", "cosine", "wsd"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """Where the tokens come from; the fields of ``data.DataRequest``."""
+    """What is trained on."""
 
     source: str = "synthetic"
+    """``synthetic``, or what :func:`~shardwise.train.data.sources.parse_source` reads."""
     more_sources: tuple[str, ...] = ()
+    """Sources after the first."""
     tokenizer: str | None = None
+    """A ``tokenizer.json`` or the folder of a model; ``None`` trains on bytes."""
     field: str = "text"
+    """Key or column that holds the text or the messages."""
     packing: Packing = "stream"
+    """``stream`` cuts all documents, joined, every seq_len tokens; ``documents`` keeps each whole and pads; ``rows``
+    puts each into a sample of its own."""
     crosses_documents: bool = True
+    """Let attention, positions and labels run over the ends of documents."""
     loss_on: LossOn = "completions"
+    """``completions`` learns no prompt, where rows have prompts."""
     overlong: Overlong = "cut"
+    """What becomes of documents longer than a sample, where each is kept whole."""
     held_out_fraction: float = 0.0
+    """Share of the samples that is kept for validation."""
     seed: int = 0
     is_shuffled: bool = True
 

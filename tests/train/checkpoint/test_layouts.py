@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from shardwise.train.data import DataRequest, SampleOrder, open_samples
-from shardwise.train.job import CheckpointSpec
+from shardwise.train.data import SampleOrder, open_samples
+from shardwise.train.job import CheckpointSpec, DataSpec
 from train.models import LLAMA, MIXTRAL, make_job
 from train.representatives import representatives
 from train.world_member import run
@@ -95,7 +95,7 @@ def test_pretrained_weights_give_the_loss_that_transformers_computes(worlds, tmp
 
 
 def loss_of_theirs(model, job):
-    samples = open_samples(DataRequest(), seq_len=job.recipe.seq_len, vocab_size=256)
+    samples = open_samples(DataSpec(), seq_len=job.recipe.seq_len, vocab_size=256)
     order = SampleOrder(num_samples=samples.num_samples, seed=0)
     made = [samples.sample(int(number)) for number in order.samples_at(range(job.global_batch_size))]
     inputs = torch.stack([torch.from_numpy(sample.inputs) for sample in made])

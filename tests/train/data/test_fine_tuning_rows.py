@@ -12,9 +12,10 @@ from tokenizers import Tokenizer, models
 from shardwise.errors import DataError
 from shardwise.train.data.encoding import Encoder
 from shardwise.train.data.examples import Chat, Completion
-from shardwise.train.data.request import DataRequest, open_samples, prepare_samples, suited_packing
+from shardwise.train.data.request import open_samples, prepare_samples, suited_packing
 from shardwise.train.data.sources import parse_source
 from shardwise.train.data.tokenizer import ByteTokenizer, open_tokenizer
+from shardwise.train.job import DataSpec
 from train.data.chats import FORGETFUL, MARKED, TURNS, UNMARKED, WITH_TOOLS, chat_folder, write_rows
 from train.data.reading import read_examples
 
@@ -101,7 +102,7 @@ def test_every_kind_of_file_gives_the_same_samples(tmp_path, monkeypatch):
     sources = [lines, tmp_path / "a.parquet", tmp_path / "saved", tmp_path / "splits", f"{tmp_path / 'splits'}@tiny"]
     opened = [
         open_samples(
-            DataRequest(source=str(source), tokenizer=str(folder), packing="documents"),
+            DataSpec(source=str(source), tokenizer=str(folder), packing="documents"),
             seq_len=24,
             vocab_size=300,
             cache=tmp_path / "tokens",
@@ -155,7 +156,7 @@ def test_a_split_and_a_slice_of_saved_data_are_read_alone(tmp_path):
 
 
 def test_conversations_without_a_chat_template_are_refused(tmp_path):
-    request = DataRequest(source=str(write_rows(tmp_path / "a.jsonl", {"messages": TURNS})))
+    request = DataSpec(source=str(write_rows(tmp_path / "a.jsonl", {"messages": TURNS})))
     with pytest.raises(DataError, match="conversations, and bytes have no chat template") as refused:
         open_samples(request, seq_len=8, vocab_size=300, cache=tmp_path / "tokens")
     assert refused.value.code == "data-template"
@@ -164,15 +165,15 @@ def test_conversations_without_a_chat_template_are_refused(tmp_path):
 def test_rows_with_prompts_are_kept_whole_unless_somebody_says_otherwise(tmp_path):
     text = write_rows(tmp_path / "text.jsonl", {"text": "a"})
     prompts = write_rows(tmp_path / "prompts.jsonl", {"prompt": "a", "completion": "b"})
-    assert suited_packing(DataRequest(source=str(text))) == "stream"
-    assert suited_packing(DataRequest(source=str(prompts))) == "documents"
-    assert suited_packing(DataRequest(source=str(tmp_path / "nowhere"))) == "stream"
+    assert suited_packing(DataSpec(source=str(text))) == "stream"
+    assert suited_packing(DataSpec(source=str(prompts))) == "documents"
+    assert suited_packing(DataSpec(source=str(tmp_path / "nowhere"))) == "stream"
 
 
 def rows_of(tmp_path, **choices):
     """Rows of 5, 9 and 14 tokens, of which 2, 3 and 4 are learned, as samples of 8 bytes."""
     rows = [{"prompt": "p" * n, "completion": "c" * m} for n, m in ((3, 1), (6, 2), (10, 3))]
-    request = DataRequest(source=str(write_rows(tmp_path / "a.jsonl", *rows)), packing="rows", **choices)
+    request = DataSpec(source=str(write_rows(tmp_path / "a.jsonl", *rows)), packing="rows", **choices)
     return open_samples(request, seq_len=8, vocab_size=300, cache=tmp_path / "tokens"), request
 
 
@@ -210,7 +211,7 @@ def test_all_tokens_are_learned_where_that_is_asked_for(tmp_path):
 
 def test_a_stream_learns_the_same_tokens_across_the_ends_of_rows(tmp_path):
     rows = [{"prompt": "pp", "completion": "cc"}] * 8
-    request = DataRequest(source=str(write_rows(tmp_path / "a.jsonl", *rows)), crosses_documents=True)
+    request = DataSpec(source=str(write_rows(tmp_path / "a.jsonl", *rows)), crosses_documents=True)
     samples = open_samples(request, seq_len=10, vocab_size=300, cache=tmp_path / "tokens")
     labels = np.concatenate([samples.sample(number).labels for number in range(samples.num_samples)])
     assert set(labels[labels >= 0].tolist()) == {ord("c"), 256}

@@ -9,8 +9,9 @@ import pytest
 from shardwise.errors import DataError
 from shardwise.train.data.mixture import FilledUp, HeldOut, Joined, Mixed, Remaining
 from shardwise.train.data.order import SampleOrder
-from shardwise.train.data.request import DataRequest, open_samples, require_readable
+from shardwise.train.data.request import open_samples, require_readable
 from shardwise.train.data.samples import SyntheticTokens
+from shardwise.train.job import DataSpec
 
 
 def made_up(num_samples, seed):
@@ -71,7 +72,7 @@ def request_of(tmp_path, *sources, **choices):
         rows = [json.dumps({"text": f"{name}{number:03}"}) + "\n" for number in range(20 if name == "a" else 5)]
         (tmp_path / f"{name}.jsonl").write_text("".join(rows), encoding="utf-8")
     first, *more = (str(tmp_path / source) for source in sources)
-    return DataRequest(source=first, more_sources=tuple(more), packing="rows", **choices)
+    return DataSpec(source=first, more_sources=tuple(more), packing="rows", **choices)
 
 
 def test_files_are_mixed_by_weight_and_held_out_before_they_are_mixed(tmp_path):

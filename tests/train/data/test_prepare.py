@@ -9,9 +9,10 @@ from shardwise.errors import DataError
 from shardwise.train.data import prepare
 from shardwise.train.data.indexed_tokens import read_indexed_tokens
 from shardwise.train.data.prepare import tokenise, tokenise_once
-from shardwise.train.data.request import DataRequest, open_samples
+from shardwise.train.data.request import open_samples
 from shardwise.train.data.sources import Source
 from shardwise.train.data.tokenizer import ByteTokenizer, open_tokenizer
+from shardwise.train.job import DataSpec
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,7 @@ def test_text_json_lines_and_token_pairs_open_as_the_same_samples(tmp_path, mode
     sources = [tmp_path / "plain", lines, tmp_path / "pairs", tmp_path / "pairs" / "tokens.bin"]
     opened = [
         open_samples(
-            DataRequest(source=str(source), tokenizer=str(model_folder)),
+            DataSpec(source=str(source), tokenizer=str(model_folder)),
             seq_len=5,
             vocab_size=300,
             cache=tmp_path / "cache",
@@ -127,7 +128,7 @@ def test_text_json_lines_and_token_pairs_open_as_the_same_samples(tmp_path, mode
 def test_tokens_without_their_index_are_refused(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"\0" * 8)
     with pytest.raises(DataError, match=r"a.bin has no .idx beside it"):
-        open_samples(DataRequest(source=str(tmp_path)), seq_len=2, vocab_size=10)
+        open_samples(DataSpec(source=str(tmp_path)), seq_len=2, vocab_size=10)
 
 
 def test_a_file_without_text_is_refused(tmp_path):

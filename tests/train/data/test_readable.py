@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from shardwise.errors import DataError
-from shardwise.train.data import DataRequest, prepare_samples, require_readable
+from shardwise.train.data import prepare_samples, require_readable
 from shardwise.train.data import request as looking
 from shardwise.train.data.indexed_tokens import TokenWriter, read_indexed_tokens, token_dtype
 from shardwise.train.data.stream import PIECE_TOKENS, TokenStream
 from shardwise.train.data.tokenizer import ByteTokenizer
+from shardwise.train.job import DataSpec
 
 
 def pair(folder, *documents, name="tokens"):
@@ -25,7 +26,7 @@ def refusal(request, *, seq_len=4, vocab_size=300):
 
 
 def test_tokens_that_fill_one_sample_are_enough_and_one_less_is_not(tmp_path):
-    source = DataRequest(source=pair(tmp_path, [1, 2, 3], [4, 5]))
+    source = DataSpec(source=pair(tmp_path, [1, 2, 3], [4, 5]))
     require_readable(source, seq_len=4, vocab_size=300)
     error = refusal(source, seq_len=5)
     assert (error.code, error.message) == ("data-too-short", "the data have 5 tokens, and one sample takes 6")
@@ -33,7 +34,7 @@ def test_tokens_that_fill_one_sample_are_enough_and_one_less_is_not(tmp_path):
 
 
 def test_a_tokenizer_beside_tokens_is_refused(tmp_path):
-    error = refusal(DataRequest(source=pair(tmp_path, [1, 2, 3, 4, 5]), tokenizer="tokenizer.json"))
+    error = refusal(DataSpec(source=pair(tmp_path, [1, 2, 3, 4, 5]), tokenizer="tokenizer.json"))
     assert (error.code, error.message) == (
         "data-tokenizer",
         f"a tokenizer does nothing: {tmp_path / 'tokens.bin'} holds tokens already",
@@ -41,16 +42,16 @@ def test_a_tokenizer_beside_tokens_is_refused(tmp_path):
 
 
 def test_whole_documents_need_one_of_two_tokens(tmp_path):
-    assert refusal(DataRequest(source=pair(tmp_path, [1], [2]), packing="documents")).code == "data-too-short"
+    assert refusal(DataSpec(source=pair(tmp_path, [1], [2]), packing="documents")).code == "data-too-short"
     require_readable(
-        DataRequest(source=pair(tmp_path, [1], [2, 3], name="b"), packing="documents"), seq_len=999, vocab_size=300
+        DataSpec(source=pair(tmp_path, [1], [2, 3], name="b"), packing="documents"), seq_len=999, vocab_size=300
     )
 
 
 def test_a_token_that_the_model_does_not_know_is_found_anywhere(tmp_path):
     tokens = np.zeros(3 * PIECE_TOKENS, dtype=np.int64)
     tokens[2 * PIECE_TOKENS + 17] = 300
-    error = refusal(DataRequest(source=pair(tmp_path, tokens)))
+    error = refusal(DataSpec(source=pair(tmp_path, tokens)))
     assert (error.code, error.message) == (
         "data-vocabulary",
         "the data hold token 300, but the model knows only tokens 0 to 299",
@@ -78,7 +79,7 @@ def test_text_is_tokenised_no_further_than_it_must(tmp_path, monkeypatch):
 
     monkeypatch.setattr(looking, "open_tokenizer", lambda path: Counting())
     (tmp_path / "a.jsonl").write_text('{"text": "abcd"}\n' * 99, encoding="utf-8")
-    require_readable(DataRequest(source=str(tmp_path)), seq_len=9, vocab_size=300)
+    require_readable(DataSpec(source=str(tmp_path)), seq_len=9, vocab_size=300)
     assert seen == ["abcd", "abcd"]
 
 
@@ -95,7 +96,7 @@ def test_text_is_refused_before_it_is_tokenised_and_nothing_is_written(
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "a.txt").write_text(content, encoding="utf-8")
-    error = refusal(DataRequest(source=str(tmp_path / "a.txt")), vocab_size=vocab_size)
+    error = refusal(DataSpec(source=str(tmp_path / "a.txt")), vocab_size=vocab_size)
     assert error.code == code
     assert says in error.message
     assert not (tmp_path / "cache").exists()
@@ -110,7 +111,7 @@ def test_text_whose_later_tokens_are_unknown_is_refused_once_it_is_tokenised(tmp
             return [tokens[:-1] for tokens in super().encode(texts)]
 
     monkeypatch.setattr(looking, "open_tokenizer", lambda path: WithoutEnd())
-    source = DataRequest(source=str(tmp_path / "a.jsonl"))
+    source = DataSpec(source=str(tmp_path / "a.jsonl"))
     require_readable(source, seq_len=3, vocab_size=128)
     with pytest.raises(DataError, match="the data hold token 195"):
         prepare_samples(source, seq_len=3, vocab_size=128)

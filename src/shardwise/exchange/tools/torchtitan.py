@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from shardwise.exchange.names import Claim, Readers, View
+from shardwise.exchange.names import LINE, Claim, Readers, View
 from shardwise.layout import Layout
 from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES, Schedule
 from shardwise.step.layer_placement import chunk_owner
@@ -14,6 +15,8 @@ CHUNKS: dict[Schedule, int] = {name: SCHEDULE_KINDS[name].num_chunks or 2 for na
 
 FLAVOR_KERNELS = {"flex": "flex", "varlen": "fa2"}
 """Kernels of attention that the ending of a flavor names; the others are torch's choice."""
+EVERY_SECOND = "2"
+"""The default of ``selective_ac_option`` (torchtitan 0.2.2 ``config/job_config.py``)."""
 LOSS_CHUNKS = 8
 """Pieces of the loss by default (``components/loss.py`` of main 2026-08)."""
 LORA_TARGETS = {"wkv wo wq": "attention", "wo wqkv": "attention"}
@@ -36,6 +39,7 @@ def _work_out(view: View) -> Iterator[Claim]:
         yield view.claim("global_batch_size", total, "training.global_batch_size")
     yield from _sharding(view, pp)
     yield _precision(view)
+    yield from _parts(view)
     if pp > 1:
         yield from _stages(view, pp)
     yield view.claim("engine", "torchtitan", *view.by_key)
@@ -47,6 +51,17 @@ def _work_out(view: View) -> Iterator[Claim]:
         yield view.claim("model", f"{view.value('model.name')} {view.value('model.flavor')}", "model.flavor")
         ending = view.text("model.flavor").rpartition("_")[2]
         yield view.claim("attention_kernel", FLAVOR_KERNELS.get(ending), "model.flavor")
+
+
+def _parts(view: View) -> Iterator[Claim]:
+    """Blocks that selective recomputation recomputes whole, every so many, and whether ``compile`` is the model's."""
+    option = "activation_checkpoint.selective_ac_option"
+    every = view.text(option) or ("" if view.document.program == "log" else EVERY_SECOND)
+    if view.text("activation_checkpoint.mode") in ("", "selective") and every.isdigit():
+        yield view.claim("recompute_every", int(every[:4]), option)
+    parts = "compile.components"
+    if parts in view.by_key and "model" not in view.text(parts).split():
+        yield replace(view.claim("compile", False, parts), strength=LINE)
 
 
 def _stages(view: View, pp: int) -> Iterator[Claim]:

@@ -1,6 +1,6 @@
 """Blocks of our decoder, and its tables with the loss, run by the runtime's own code."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -219,9 +219,3 @@ def tables_row(case: tuple[int, int, int], desk: Desk) -> Row:
         "dtype": desk.dtype_name,
         "duration_s": typical_s(found[2:], desk),
     }
-
-
-def all_block_rows(desk: Desk, mesh: DeviceMesh) -> Iterator[Row]:
-    """Time every case in order."""
-    for case in block_cases(desk):
-        yield block_row(case, desk, mesh)

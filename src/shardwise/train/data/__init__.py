@@ -4,6 +4,6 @@ Importing this package needs neither torch nor a tokenizer; ``batches`` and ``pr
 """
 
 from shardwise.train.data.order import SampleOrder
-from shardwise.train.data.request import DataRequest, open_samples, prepare_samples, require_readable, suited_packing
+from shardwise.train.data.request import open_samples, prepare_samples, require_readable, suited_packing
 
-__all__ = ["DataRequest", "SampleOrder", "open_samples", "prepare_samples", "require_readable", "suited_packing"]
+__all__ = ["SampleOrder", "open_samples", "prepare_samples", "require_readable", "suited_packing"]

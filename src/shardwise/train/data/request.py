@@ -7,7 +7,7 @@ from typing import Literal
 
 from shardwise.errors import DataError
 from shardwise.train.data.encoding import Encoder
-from shardwise.train.data.examples import TEXT_FIELD, Text, example_of
+from shardwise.train.data.examples import Text, example_of
 from shardwise.train.data.indexed_tokens import read_indexed_tokens
 from shardwise.train.data.mixture import HeldOut, Joined, Mixed, Remaining
 from shardwise.train.data.prepare import Progress, cache_folder, require_cache, tokenise_once, tokenised_summary
@@ -25,20 +25,18 @@ from shardwise.train.data.samples import (
 from shardwise.train.data.sources import Source, parse_source, read_by_file, read_source
 from shardwise.train.data.stream import TokenStream
 from shardwise.train.data.tokenizer import Tokenizer, open_tokenizer
-from shardwise.train.job import LossOn, Overlong, Packing
+from shardwise.train.job import DataSpec, Packing
 
 __all__ = [
-    "SYNTHETIC",
-    "DataRequest",
     "holds_tokens",
     "open_samples",
     "prepare_samples",
     "require_readable",
+    "sources_of",
     "suited_packing",
     "tokenizer_of",
 ]
 
-SYNTHETIC = "synthetic"
 NUM_OPENED = 16
 """Files whose first document is read before a run; all are read when they are tokenised."""
 MAX_LOOKED_AT = 1 << 24
@@ -46,48 +44,25 @@ MAX_LOOKED_AT = 1 << 24
 Part = Literal["training", "held out"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataRequest:
-    """What to train on."""
+def sources_of(data: DataSpec) -> tuple[Source, ...]:
+    """The sources of the data in their order.
 
-    source: str = SYNTHETIC
-    """``synthetic``, or what :func:`~shardwise.train.data.sources.parse_source` reads."""
-    more_sources: tuple[str, ...] = ()
-    """Sources after the first."""
-    tokenizer: str | None = None
-    """A ``tokenizer.json`` or the folder of a model; ``None`` trains on bytes."""
-    field: str = TEXT_FIELD
-    """Key or column that holds the text or the messages."""
-    packing: Packing = "stream"
-    """``stream`` cuts all documents, joined, every seq_len tokens; ``documents`` keeps each whole and pads; ``rows``
-    puts each into a sample of its own."""
-    crosses_documents: bool = False
-    """Let attention, positions and labels run over the ends of documents."""
-    loss_on: LossOn = "completions"
-    """``completions`` learns no prompt, where rows have prompts."""
-    overlong: Overlong = "cut"
-    """What becomes of documents longer than a sample, where each is kept whole."""
-    held_out_fraction: float = 0.0
-    """Share of the samples that is kept for validation."""
-    seed: int = 0
-    is_shuffled: bool = True
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The sources in their order; all have a weight, or none."""
-        sources = tuple(parse_source(text) for text in (self.source, *self.more_sources))
-        num_weighted = sum(source.weight_ratio is not None for source in sources)
-        if num_weighted not in (0, len(sources)) or any(source.weight_ratio == 0 for source in sources):
-            raise DataError(
-                f"{num_weighted} of {len(sources)} sources have a weight, or one of them is 0",
-                code="data-weights",
-                fix="give each source a weight above 0, as in --data A:0.7 --data B:0.3, or none of them",
-            )
-        return sources
+    Raises:
+        DataError: some have a weight and others have none, or one weighs nothing.
+    """
+    sources = tuple(parse_source(text) for text in (data.source, *data.more_sources))
+    num_weighted = sum(source.weight_ratio is not None for source in sources)
+    if num_weighted not in (0, len(sources)) or any(source.weight_ratio == 0 for source in sources):
+        raise DataError(
+            f"{num_weighted} of {len(sources)} sources have a weight, or one of them is 0",
+            code="data-weights",
+            fix="give each source a weight above 0, as in --data A:0.7 --data B:0.3, or none of them",
+        )
+    return sources
 
 
 def open_samples(
-    request: DataRequest,
+    data: DataSpec,
     *,
     seq_len: int,
     vocab_size: int,
@@ -95,62 +70,60 @@ def open_samples(
     progress: Progress | None = None,
     part: Part = "training",
 ) -> Samples:
-    """The samples of a request; text is tokenised the first time and mapped from the cache after that."""
-    if request.source == SYNTHETIC:
-        return SyntheticTokens(seq_len=seq_len, vocab_size=vocab_size, seed=request.seed)
-    sources = request.sources
-    streams = [_open_stream(request, source, cache, progress) for source in sources]
-    parts = [
-        _part_of(_samples(request, stream, seq_len=seq_len, vocab_size=vocab_size), request, part) for stream in streams
-    ]
+    """The samples of the data; text is tokenised the first time and mapped from the cache after that."""
+    if data.is_synthetic:
+        return SyntheticTokens(seq_len=seq_len, vocab_size=vocab_size, seed=data.seed)
+    sources = sources_of(data)
+    streams = [_open_stream(data, source, cache, progress) for source in sources]
+    parts = [_part_of(_samples(data, stream, seq_len=seq_len, vocab_size=vocab_size), data, part) for stream in streams]
     weights = [source.weight_ratio for source in sources if source.weight_ratio is not None]
     if len(parts) == 1:
         return parts[0]
     return Mixed(parts, weights) if weights and part == "training" else Joined(parts=tuple(parts))
 
 
-def _samples(request: DataRequest, stream: TokenStream, *, seq_len: int, vocab_size: int) -> Samples:
-    if request.packing == "stream":
+def _samples(data: DataSpec, stream: TokenStream, *, seq_len: int, vocab_size: int) -> Samples:
+    if data.packing == "stream":
         return PackedStream(
-            stream=stream, seq_len=seq_len, vocab_size=vocab_size, crosses_documents=request.crosses_documents
+            stream=stream, seq_len=seq_len, vocab_size=vocab_size, crosses_documents=data.crosses_documents
         )
     return FittedDocuments(
         stream=stream,
         seq_len=seq_len,
         vocab_size=vocab_size,
-        overlong=request.overlong,
-        is_packed=request.packing == "documents",
+        overlong=data.overlong,
+        is_packed=data.packing == "documents",
     )
 
 
-def _part_of(samples: Samples, request: DataRequest, part: Part) -> Samples:
-    if not request.held_out_fraction:
+def _part_of(samples: Samples, data: DataSpec, part: Part) -> Samples:
+    if not data.held_out_fraction:
         return samples
-    period = max(2, round(1 / request.held_out_fraction))
+    period = max(2, round(1 / data.held_out_fraction))
     held_out = HeldOut(samples=samples, num_in_period=period)
     if not held_out.num_samples:
         raise DataError(
-            f"a share of {request.held_out_fraction:g} of {samples.num_samples:,} samples is less than one",
+            f"a share of {data.held_out_fraction:g} of {samples.num_samples:,} samples is less than one",
             code="data-held-out",
             fix="hold a larger share out, or give more data",
         )
     return held_out if part == "held out" else Remaining(samples=samples, num_in_period=period)
 
 
-def suited_packing(request: DataRequest) -> Packing:
+def suited_packing(data: DataSpec) -> Packing:
     """The packing where the user names none: ``stream`` for texts and tokens, ``documents`` for rows with prompts."""
     try:
-        source = request.sources[0]
+        source = sources_of(data)[0]
         if holds_tokens(source):
             return "stream"
-        row = next(read_source(source, field=request.field), None)
-        is_text = row is None or isinstance(example_of(row, field=request.field), Text)
+        row = next(read_source(source, field=data.field), None)
+        is_text = row is None or isinstance(example_of(row, field=data.field), Text)
     except DataError:  # said where the data are looked at
         return "stream"
     return "stream" if is_text else "documents"
 
 
-def prepare_samples(request: DataRequest, *, seq_len: int, vocab_size: int) -> tuple[str, ...]:
+def prepare_samples(data: DataSpec, *, seq_len: int, vocab_size: int) -> tuple[str, ...]:
     """Tokenise text that was not yet, and return when the tokens can be trained on.
 
     Returns:
@@ -159,46 +132,44 @@ def prepare_samples(request: DataRequest, *, seq_len: int, vocab_size: int) -> t
     Raises:
         DataError: the data are not what they should be, fill no sample, or hold tokens that the model does not know.
     """
-    if request.source == SYNTHETIC:
+    if data.is_synthetic:
         return ()
     said = []
-    for source in request.sources:
-        stream = _open_stream(request, source)
-        pieces = _require_trainable(request, stream, seq_len=seq_len, vocab_size=vocab_size)
-        said += [f"{source.path}: {sentence}" for sentence in _said(request, source, stream, pieces, seq_len=seq_len)]
+    for source in sources_of(data):
+        stream = _open_stream(data, source)
+        pieces = _require_trainable(data, stream, seq_len=seq_len, vocab_size=vocab_size)
+        said += [f"{source.path}: {sentence}" for sentence in _said(data, source, stream, pieces, seq_len=seq_len)]
     return tuple(said)
 
 
-def _said(
-    request: DataRequest, source: Source, stream: TokenStream, pieces: Pieces | None, *, seq_len: int
-) -> Iterator[str]:
+def _said(data: DataSpec, source: Source, stream: TokenStream, pieces: Pieces | None, *, seq_len: int) -> Iterator[str]:
     if stream.has_targets:
-        by = _targets_by(request, source)
+        by = _targets_by(data, source)
         yield (
             f"{stream.num_targets:,} of {stream.num_tokens:,} tokens in {stream.num_documents:,} rows are learned"
             + (f", the assistant's by {' and '.join(by)}" if by else "")
         )
     if pieces is not None and pieces.num_overlong:
         lost = f"; no sample holds {pieces.num_left_out:,} tokens of them" if pieces.num_left_out else ""
-        done = {"cut": "cut into pieces", "truncate": "truncated", "drop": "left out"}[request.overlong]
+        done = {"cut": "cut into pieces", "truncate": "truncated", "drop": "left out"}[data.overlong]
         yield (
             f"{pieces.num_overlong:,} of {stream.num_documents:,} rows have more than {seq_len + 1:,} tokens and are "
-            f"{done} (--overlong {request.overlong}){lost}"
+            f"{done} (--overlong {data.overlong}){lost}"
         )
     if pieces is not None and pieces.num_unlearned:
         yield f"{pieces.num_unlearned:,} rows or pieces of rows are left out, as no token of theirs is learned"
-    if request.tokenizer is None and not holds_tokens(source):
+    if data.tokenizer is None and not holds_tokens(source):
         yield "every byte is a token, as no tokenizer is named (--tokenizer)"
 
 
-def _targets_by(request: DataRequest, source: Source) -> tuple[str, ...]:
+def _targets_by(data: DataSpec, source: Source) -> tuple[str, ...]:
     if holds_tokens(source):
         return ()
-    summary = tokenised_summary(source, tokenizer=tokenizer_of(request), field=request.field, cache=cache_folder())
+    summary = tokenised_summary(source, tokenizer=tokenizer_of(data), field=data.field, cache=cache_folder())
     return tuple(summary["targets_by"]) if summary else ()
 
 
-def require_readable(request: DataRequest, *, seq_len: int, vocab_size: int) -> None:
+def require_readable(data: DataSpec, *, seq_len: int, vocab_size: int) -> None:
     """Return when the data and their tokenizer are there, begin as they should, and fill a sample with known tokens.
 
     Nothing is written. Of text only as much is tokenised as fills a sample.
@@ -206,42 +177,42 @@ def require_readable(request: DataRequest, *, seq_len: int, vocab_size: int) -> 
     Raises:
         DataError: a file is missing, may not be read, is something else, or holds too little or unknown tokens.
     """
-    if request.source == SYNTHETIC:
+    if data.is_synthetic:
         return
-    for source in request.sources:
+    for source in sources_of(data):
         if not holds_tokens(source):
-            _require_readable_text(request, source, seq_len=seq_len, vocab_size=vocab_size)
+            _require_readable_text(data, source, seq_len=seq_len, vocab_size=vocab_size)
             continue
-        if request.tokenizer is not None and len(request.sources) == 1:
+        if data.tokenizer is not None and len(sources_of(data)) == 1:
             raise DataError(
                 f"a tokenizer does nothing: {source.text} holds tokens already",
                 code="data-tokenizer",
                 fix="leave out --tokenizer, or give the text that it shall turn into tokens",
             )
-        _require_trainable(request, _open_stream(request, source), seq_len=seq_len, vocab_size=vocab_size)
+        _require_trainable(data, _open_stream(data, source), seq_len=seq_len, vocab_size=vocab_size)
 
 
-def _require_readable_text(request: DataRequest, source: Source, *, seq_len: int, vocab_size: int) -> None:
+def _require_readable_text(data: DataSpec, source: Source, *, seq_len: int, vocab_size: int) -> None:
     """Read rows until they fill a sample, and the first row of some more files."""
-    tokenizer, found, cache = tokenizer_of(request), _Found(), cache_folder()
-    if tokenised_summary(source, tokenizer=tokenizer, field=request.field, cache=cache) is None:
+    tokenizer, found, cache = tokenizer_of(data), _Found(), cache_folder()
+    if tokenised_summary(source, tokenizer=tokenizer, field=data.field, cache=cache) is None:
         require_cache(cache)
     encoder = Encoder(tokenizer)
-    for number, rows in enumerate(read_by_file(source, field=request.field)):
-        is_filled = found.fills_sample(request, seq_len=seq_len)
+    for number, rows in enumerate(read_by_file(source, field=data.field)):
+        is_filled = found.fills_sample(data, seq_len=seq_len)
         if is_filled and number >= NUM_OPENED:
             return
         for row in rows:
             if is_filled:
                 break
-            ((tokens, _),) = encoder.encode([example_of(row, field=request.field)])
+            ((tokens, _),) = encoder.encode([example_of(row, field=data.field)])
             if len(tokens):
                 require_known(tokens, vocab_size=vocab_size)
             found = _Found(num_tokens=found.num_tokens + len(tokens), longest=max(found.longest, len(tokens)))
-            is_filled = found.fills_sample(request, seq_len=seq_len)
+            is_filled = found.fills_sample(data, seq_len=seq_len)
     if not found.num_tokens:
         raise DataError(f"{source.path} holds no text", code="data-too-short", fix="give files with something in them")
-    found.require_sample(request, seq_len=seq_len)
+    found.require_sample(data, seq_len=seq_len)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,27 +223,27 @@ class _Found:
     longest: int = 0
     """Tokens of the longest document."""
 
-    def fills_sample(self, request: DataRequest, *, seq_len: int) -> bool:
+    def fills_sample(self, data: DataSpec, *, seq_len: int) -> bool:
         """Whether one sample can be made of it."""
-        return self.num_tokens > seq_len if request.packing == "stream" else self.longest > 1
+        return self.num_tokens > seq_len if data.packing == "stream" else self.longest > 1
 
-    def require_sample(self, request: DataRequest, *, seq_len: int) -> None:
+    def require_sample(self, data: DataSpec, *, seq_len: int) -> None:
         """Return when it is enough for a sample."""
-        if not self.fills_sample(request, seq_len=seq_len):
-            is_stream = request.packing == "stream"
+        if not self.fills_sample(data, seq_len=seq_len):
+            is_stream = data.packing == "stream"
             raise too_few_tokens(self.num_tokens, seq_len=seq_len) if is_stream else too_short_documents()
 
 
-def _require_trainable(request: DataRequest, stream: TokenStream, *, seq_len: int, vocab_size: int) -> Pieces | None:
+def _require_trainable(data: DataSpec, stream: TokenStream, *, seq_len: int, vocab_size: int) -> Pieces | None:
     """Return the pieces of documents that samples are made of, or ``None`` for a stream, which is cut anywhere.
 
     Raises:
         DataError: no sample can be made, or there are tokens that the model does not know.
     """
-    is_stream = request.packing == "stream"
+    is_stream = data.packing == "stream"
     longest = 0 if is_stream else int(stream.document_lengths().max(initial=0))
-    _Found(num_tokens=stream.num_tokens, longest=longest).require_sample(request, seq_len=seq_len)
-    pieces = None if is_stream else pieces_of(stream, seq_len=seq_len, overlong=request.overlong)
+    _Found(num_tokens=stream.num_tokens, longest=longest).require_sample(data, seq_len=seq_len)
+    pieces = None if is_stream else pieces_of(stream, seq_len=seq_len, overlong=data.overlong)
     if pieces is not None and not len(pieces.starts):
         raise DataError(
             f"no row is left of {stream.num_documents:,}: all are longer than {seq_len:,} tokens, or nothing of what "
@@ -286,18 +257,18 @@ def _require_trainable(request: DataRequest, stream: TokenStream, *, seq_len: in
 
 
 def _open_stream(
-    request: DataRequest, source: Source, cache: Path | None = None, progress: Progress | None = None
+    data: DataSpec, source: Source, cache: Path | None = None, progress: Progress | None = None
 ) -> TokenStream:
     files = [read_indexed_tokens(stem) for stem in _token_pairs(source)]
     if not files:
-        folder, tokenizer = cache or cache_folder(), tokenizer_of(request)
-        files = [tokenise_once(source, tokenizer=tokenizer, field=request.field, cache=folder, progress=progress)]
-    return TokenStream(files, learns_all=request.loss_on == "all")
+        folder, tokenizer = cache or cache_folder(), tokenizer_of(data)
+        files = [tokenise_once(source, tokenizer=tokenizer, field=data.field, cache=folder, progress=progress)]
+    return TokenStream(files, learns_all=data.loss_on == "all")
 
 
-def tokenizer_of(request: DataRequest) -> Tokenizer:
-    """The tokenizer that a request names."""
-    return open_tokenizer(Path(request.tokenizer) if request.tokenizer else None)
+def tokenizer_of(data: DataSpec) -> Tokenizer:
+    """The tokenizer of the data."""
+    return open_tokenizer(Path(data.tokenizer) if data.tokenizer else None)
 
 
 def holds_tokens(source: Source) -> bool:

@@ -107,12 +107,10 @@ class FittedDocuments:
         stream: TokenStream,
         seq_len: int,
         vocab_size: int,
-        pad_token: int = 0,
         overlong: Overlong = "cut",
         is_packed: bool = True,
     ) -> None:
         self._stream = stream
-        self._pad_token = pad_token
         self._vocab_size = vocab_size
         self.seq_len = seq_len
         self.pieces = pieces_of(stream, seq_len=seq_len, overlong=overlong)
@@ -134,14 +132,9 @@ class FittedDocuments:
         """Changes when any sample does."""
         return self._kind
 
-    @property
-    def padded_fraction(self) -> float:
-        """Share of all positions that hold no token."""
-        return 1 - float(self._lengths.sum()) / (self.num_samples * self.seq_len)
-
     def sample(self, number: int) -> Sample:
         """The pieces of one sample one after another, then padding whose labels are ignored."""
-        inputs = np.full(self.seq_len, self._pad_token, dtype=np.int64)
+        inputs = np.zeros(self.seq_len, dtype=np.int64)
         labels = np.full(self.seq_len, IGNORED_LABEL, dtype=np.int64)
         positions = np.arange(self.seq_len, dtype=np.int64)
         filled = 0

@@ -94,13 +94,6 @@ class TokenStream:
             for piece in range(0, num_pieces, max(1, -(-num_pieces // max(1, num_wanted)))):
                 yield file.tokens[piece * PIECE_TOKENS : (piece + 1) * PIECE_TOKENS]
 
-    def document_span(self, document: int) -> tuple[int, int]:
-        """First token of a document, and the token after its last."""
-        number = int(np.searchsorted(self._first_documents, document, side="right")) - 1
-        starts = self._files[number].document_starts
-        local, offset = document - int(self._first_documents[number]), int(self._starts[number])
-        return offset + int(starts[local]), offset + int(starts[local + 1])
-
     def document_lengths(self) -> npt.NDArray[np.int64]:
         """Length of every document, in order: eight bytes per document."""
         lengths = [np.diff(file.document_starts) for file in self._files]

@@ -1,20 +1,19 @@
 """The samples that a run is judged by, and never learns from; without torch."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
-from shardwise.train.data.request import DataRequest, open_samples
+from shardwise.train.data.request import open_samples
 from shardwise.train.data.samples import Samples
-from shardwise.train.job import Job
+from shardwise.train.job import DataSpec, Job
 
-__all__ = ["open_validation", "validation_request"]
+__all__ = ["open_validation", "validation_data"]
 
 
-def validation_request(job: Job) -> DataRequest:
+def validation_data(job: Job) -> DataSpec:
     """The validation data of a job: a source of its own, read as the training data are, or what these hold out."""
-    request = DataRequest(**asdict(job.data))
     if job.validation.source is None:
-        return request
-    return replace(request, source=job.validation.source, more_sources=(), held_out_fraction=0.0)
+        return job.data
+    return replace(job.data, source=job.validation.source, more_sources=(), held_out_fraction=0.0)
 
 
 def open_validation(job: Job) -> Samples:
@@ -23,5 +22,5 @@ def open_validation(job: Job) -> Samples:
     Raises:
         DataError: they cannot be read, or there are none.
     """
-    request = validation_request(job)
-    return open_samples(request, seq_len=job.recipe.seq_len, vocab_size=job.vocab_size, part="held out")
+    data, seq_len = validation_data(job), job.recipe.seq_len
+    return open_samples(data, seq_len=seq_len, vocab_size=job.vocab_size, part="held out")

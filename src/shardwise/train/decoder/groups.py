@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
@@ -25,11 +24,6 @@ class BlockGroups:
     def tp_size(self) -> int:
         """Ranks that divide every matrix."""
         return 1 if self.tp is None else self.tp.size()
-
-    @property
-    def ep_size(self) -> int:
-        """Ranks that divide the experts."""
-        return 1 if self.ep is None else self.ep.size()
 
     def enter(self, x_BSD: Tensor) -> Tensor:
         """The whole sequence, before column-parallel products; backward sums the ranks' gradients."""
@@ -61,8 +55,3 @@ def part_of_bias(bias: Tensor | None, fraction: float) -> Tensor | None:
     if bias is None or fraction == 1:
         return None if bias is None else local(bias)
     return local(bias) * fraction
-
-
-def local_size(weight: Tensor, dim: int) -> int:
-    """This rank's length of a weight along a dim."""
-    return int(torch.Tensor.size(weight.to_local() if isinstance(weight, DTensor) else weight, dim))

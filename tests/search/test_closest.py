@@ -1,0 +1,43 @@
+"""Where nothing fits, the changes that an expert names first: other states, adapters, a base of 4 bits."""
+
+import pytest
+
+from shardwise.catalog import read_cluster
+from shardwise.families import read_model
+from shardwise.recipe import Recipe
+from shardwise.search import search
+
+
+def reliefs(model, cluster, **recipe):
+    found = search(
+        model=read_model(model),
+        cluster=read_cluster(cluster),
+        recipe=Recipe(seq_len=4096, global_batch_size=4, **recipe),
+    )
+    return [relief.change for relief in found.closest.reliefs]
+
+
+def test_states_in_8_bits_come_with_weights_in_16_where_fp32_weights_alone_are_too_big():
+    """32 GB of fp32 weights pass a card of 24 GB and its host whatever their moments are."""
+    assert reliefs("llama-3.1-8b", "1xrtx-4090")[:2] == ["optimizer=adamw-8bit precision=bf16", "adapter=lora"]
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "recipe"),
+    [("llama-3.1-70b", "1xh100-sxm", {"adapter": "lora"}), ("llama-3.1-8b", "1xt4", {"precision": "fp16-mixed"})],
+)
+def test_a_base_of_4_bits_is_offered_where_one_of_16_is_too_big(model, cluster, recipe):
+    """70B in 4 bits are 36 GB of 80; bigger hardware was all that was said."""
+    found = reliefs(model, cluster, **recipe)
+    assert found[0] == "adapter=qlora"
+    assert "adapter=lora" not in found
+
+
+def test_engines_without_a_base_of_4_bits_are_not_offered_one():
+    found = search(
+        model=read_model("llama-3.1-70b"),
+        cluster=read_cluster("1xh100-sxm"),
+        recipe=Recipe(seq_len=4096, global_batch_size=4, adapter="lora"),
+        engine="megatron",
+    )
+    assert all(not relief.change.startswith("adapter") for relief in found.closest.reliefs)
