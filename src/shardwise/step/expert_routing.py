@@ -9,8 +9,8 @@ from shardwise.plan import Plan
 COMMON_CHOICE = 0.43
 """Spread of the loads of many small experts where new routers choose, over that of tokens that all choose the same.
 
-Fitted on four pairs of runs of Qwen3-235B, 8 of 128 experts on eight expert-parallel ranks of 256 H100, balanced by
-force and not: 295 and 237 TFLOP/s at 16,384 tokens, 335 and 277 at 32,768, 368 and 320 at 65,536, 389 and 357 at 131,072
+Fitted on four pairs of runs of Qwen3-235B, 128 experts on eight expert-parallel ranks of 256 H100, balanced by force
+and not: 295 and 237 TFLOP/s at 16,384 tokens, 335 and 277 at 32,768, 368 and 320 at 65,536, 389 and 357 at 131,072
 (yanring/Megatron-MoE-ModelZoo@c1ad0b5 best_practice/Qwen3/readme.md, 2025). Each alone wants 0.41 to 0.44. Such
 runs start from random weights and are short; a balancing loss evens loads out later.
 """
