@@ -7,10 +7,11 @@ import pytest
 import shardwise as sw
 from shardwise.catalog import read_cluster
 from shardwise.families import read_model
+from shardwise.layout import Layout
 from shardwise.predict.memory import predict_memory
 from shardwise.recipe import Recipe
 from shardwise.search import IntRange, SearchBounds, search, what_if
-from shardwise.search.offers import free_offers, size_offers
+from shardwise.search.offers import better_shared_batch, free_offers, size_offers
 
 ONE = IntRange(low=1, high=1)
 BOUNDS = SearchBounds(cp=ONE, pp=ONE, activation_offload=False, offload=("none",))
@@ -89,6 +90,13 @@ def test_a_free_change_is_offered_as_the_changed_question_is_answered(cluster, e
     assert (found.plan, found.step_s) == (changed.plan, changed.prediction.time.step_s)
     assert found.step_ratio == pytest.approx(found.step_s / result.plans[0].prediction.time.step_s)
     assert found.step_ratio < 0.97
+
+
+@pytest.mark.parametrize(("num_copies", "batch", "better"), [(15, 255, 256), (16, 240, None), (16, 256, None)])
+def test_another_batch_is_offered_where_fewer_gpus_share_this_one_than_could(make_question, num_copies, batch, better):
+    """Of 32 GPUs in pairs no number but one divides 255 sequences; 16 of them share 240, as many as there are pairs."""
+    question = make_question(cluster="32xh100-sxm", global_batch_size=batch)
+    assert better_shared_batch(replace(question, layout=Layout(dp_shard=num_copies, tp=2))) == better
 
 
 def test_nothing_is_offered_where_nothing_is_gained(make_question):

@@ -60,6 +60,9 @@ HOST_CALLS = "host calls"
 """The operation that stands for what the host does around the kernels of a block."""
 GATHERED_HOST_CALLS = "host calls, gathered"
 """The operation for what the host does around a block that is gathered and reduced as a unit of its own."""
+DELTA_RULE_KERNELS = (6, 10)
+"""Kernels of the gated delta rule in flash-linear-attention, forward and backward: sums of gates, products of keys and
+their inverse, two weightings, states and outputs, of which backward makes some again (``fla/ops/gated_delta_rule``)."""
 DROPOUT_BYTES = 5
 """Bytes per 16-bit element, forward and backward: read, write and a byte of mask; a fused kernel adds only the mask."""
 SCAN_FLOP_PER_STATE = 9
@@ -211,12 +214,25 @@ def _mixers(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
     elif isinstance(layer.mixer, MambaSpec):
         inner = context.tokens * layer.mixer.intermediate_size / context.layout.tp
         flop = SCAN_FLOP_PER_STATE * inner * layer.mixer.state_size
+        if layer.mixer.is_delta_rule:
+            yield from _delta_rule(flop, context)
+            flop = 0.0
         scale = context.element_bytes / 2
         forward, backward = SCAN_BYTES
         yield context.memory_operation("scan", "forward", inner * forward * scale, flop=flop)
         yield context.memory_operation("scan.backward", "backward", inner * backward * scale, flop=2 * flop)
     if layer.cross_attention is not None:
         yield from _attention("cross_attention", layer.cross_attention, context)
+
+
+def _delta_rule(flop: float, context: OperationContext) -> Iterator[Operation]:
+    """The kernels of a gated delta rule, beside which convolution, gates and norm move what a scan moves."""
+    forward, backward = DELTA_RULE_KERNELS
+    for plain in (
+        context.memory_operation("delta_rule", "forward", 0, flop=flop, num_kernels=forward),
+        context.memory_operation("delta_rule.backward", "backward", 0, flop=2 * flop, num_kernels=backward),
+    ):
+        yield replace(plain, kind="delta_rule", m=context.tokens)
 
 
 def _attention(name: str, spec: AttentionSpec, context: OperationContext) -> Iterator[Operation]:
