@@ -15,9 +15,9 @@ and not: 295 and 237 TFLOP/s at 16,384 tokens, 335 and 277 at 32,768, 368 and 32
 runs start from random weights and are short; a balancing loss evens loads out later.
 """
 TRAINED_CHOICE = 0.08
-"""The same of trained routers, whose balancing loss is 1.0 to 1.2 for 8 of 128 experts (mlc-ai/pith-train issue 79,
-2026-07-29), and of few large experts from the start: Mixtral 8x7B under NeMo 25.02 and 25.04 takes 5 and 1 % longer
-than it is predicted to take with even loads."""
+"""Spread of the loads that trained routers make, over the same: their balancing loss is 1.0 to 1.2 for 8 of 128 experts
+(mlc-ai/pith-train issue 79, 2026-07-29). Few large experts have it from the start: Mixtral 8x7B under NeMo 25.02 and
+25.04 takes 5 and 1 % longer than it is predicted to take with even loads."""
 FEW_EXPERTS, MANY_EXPERTS = 4.0, 16.0
 """Experts for each that a token chooses, in Mixtral and in Qwen3; between them the spread is read off a line over the
 logarithm."""
