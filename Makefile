@@ -23,11 +23,11 @@ demo:  ## plan Llama-3.1-70B on 64 H100; then plan a small model for two CPU cor
 	@$(BIN)/shardwise train runs/demo-plan.json --device cpu --steps 20
 	@echo; echo "Next: $(BIN)/shardwise lab lists seven questions that real runs on this machine answer."
 
-test:  ## the tests that every change has to pass (about twelve CPU minutes)
+test:  ## the tests that every change has to pass
 	@scripts/venv.sh dev
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
-runs:  ## real runs in several processes: the story, a folder's life, full disks, recomputation, layouts that combine axes, traces; the laugh test (fourteen minutes)
+runs:  ## real runs in several processes: the story, a folder's life, full disks, recomputation, layouts that combine axes, traces; the laugh test (thirteen minutes before 2026-11-30, a little longer since)
 	@scripts/venv.sh dev
 	@$(BIN)/pytest $(PYTEST_ARGS) -m "runs and not kills and not slow"
 
