@@ -74,6 +74,8 @@ class MambaSpec:
     time_step_rank: int
     num_heads: int = 0
     """Mamba 2 only."""
+    is_delta_rule: bool = False
+    """A gated delta net of the same state shape, whose state is corrected by every token and not only added to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

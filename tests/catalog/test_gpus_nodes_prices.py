@@ -2,6 +2,7 @@
 
 import pytest
 
+from catalog.tables import rows
 from shardwise.catalog import load_gpu, load_gpus, load_networks, load_node, load_nodes, load_prices
 from shardwise.catalog.hardware.networks import network_between_nodes
 from shardwise.catalog.hardware.prices import prices_of
@@ -10,10 +11,10 @@ from shardwise.units import GIB
 
 
 def test_the_catalogue_holds_what_the_files_hold():
-    assert len(load_gpus()) == 45
-    assert len(load_nodes()) == 76
-    assert len(load_networks()) == 41
-    assert len(load_prices()) == 117
+    assert [gpu.id for gpu in load_gpus()] == [line["id"] for line in rows("accelerators")]
+    assert [node.id for node in load_nodes()] == [line["id"] for line in rows("nodes")]
+    assert [link.id for link in load_networks()] == [line["id"] for line in rows("networks")]
+    assert [price.gpu_id for price in load_prices()] == [line["accelerator_id"] for line in rows("prices")]
 
 
 def test_an_h100_in_base_units():

@@ -254,7 +254,11 @@ def test_a_model_that_only_embeds_text_is_refused_like_any_unknown_family(fields
     assert refusal(fields | {"text_config": sizes, "vision_config": {}}).code == "model-unknown-family"
 
 
-@pytest.mark.parametrize("model_type", ["vit", "whisper", "wav2vec2", "siglip_vision_model"])
+BY_THEIR_CLASS = [pytest.param(name, marks=pytest.mark.families) for name in ("vit", "whisper", "siglip_vision_model")]
+"""As wav2vec2: a process that imports transformers is asked, which takes four seconds."""
+
+
+@pytest.mark.parametrize("model_type", [*BY_THEIR_CLASS, "wav2vec2"])
 def test_a_tower_on_its_own_is_refused(model_type):
     assert refusal({"model_type": model_type, "hidden_size": 768}).code == "model-unknown-family"
 

@@ -23,6 +23,10 @@ def test_the_page_lists_what_trains_and_what_is_refused():
     assert_golden(PAGE, page())
 
 
-@pytest.mark.parametrize("model_type", ["fuyu", "got_ocr2", "moss_transcribe_diarize", "gemma3"])
+BY_THEIR_CLASS = [pytest.param(name, marks=pytest.mark.families) for name in ("fuyu", "got_ocr2")]
+"""As moss_transcribe_diarize: a process that imports transformers is asked, which takes four seconds."""
+
+
+@pytest.mark.parametrize("model_type", [*BY_THEIR_CLASS, "moss_transcribe_diarize", "gemma3"])
 def test_a_wrapper_is_refused_whether_or_not_it_is_known(model_type):
     assert refusal(model_type) == "a language model with parts for images or sound around it"

@@ -78,6 +78,7 @@ def test_a_killed_process_ends_the_run_with_one_message(going):
     assert said["error"].startswith(f"rank 1 (process {pids[1]} on ")
 
 
+@pytest.mark.runs
 def test_a_run_whose_command_is_killed_saves_a_checkpoint_and_ends(desk):
     process = started(desk, "--checkpoint-every", ENDLESS, out="orphaned")
     (torchrun,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
@@ -104,6 +105,7 @@ def saved_when_stopped(process, folder, *, exit_code):
     return newest, said
 
 
+@pytest.mark.runs
 def test_a_signal_to_every_process_of_the_run_lets_ranks_save(desk):
     """As schedulers send it: to the command, to torchrun, to what ranks are forked from and to the ranks."""
     process = started(desk, "--checkpoint-every", ENDLESS, out="scheduled")

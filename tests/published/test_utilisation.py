@@ -75,7 +75,7 @@ def counted_as_ours(row):
 def test_the_band_of_the_default_mfu_is_the_middle_four_fifths_of_the_published_ones():
     published = [counted_as_ours(row) for row in read_rows("throughput") if row.number("mfu_pct") is not None]
     low, median, high = (float(end) for end in np.percentile(published, [10, 50, 90]))
-    assert len(published) == 308
+    assert len(published) >= 308
     assert low == pytest.approx(LOW_MFU_FRACTION, abs=0.005)
     assert high == pytest.approx(HIGH_MFU_FRACTION, abs=0.005)
     assert median == pytest.approx(0.42, abs=0.005)

@@ -72,9 +72,10 @@ def test_the_fastest_is_named_only_where_another_plan_is_recommended(server):
     else:
         assert chosen.fastest.prediction.time.step_s == min(steps)
         assert chosen.fastest.plan not in [one.plan for one in chosen.alternatives]
-    slowest = max((*server.plans, *server.pareto), key=lambda ranked: ranked.prediction.time.step_s)
+    quickest, *_, slowest = sorted((*server.plans, *server.pareto), key=lambda ranked: ranked.prediction.time.step_s)
     other = replace(server, plans=(slowest, *server.plans))
     assert shortlist(other).fastest.prediction.time.step_s == min(steps)
+    assert shortlist(replace(server, plans=(quickest, *server.plans))).fastest is None
 
 
 def test_variants_keep_the_bounds_that_were_asked(one_gpu):

@@ -1,16 +1,18 @@
 """What limits the fastest plan, and what more memory or the next GPU would change."""
 
 from dataclasses import replace
+from time import process_time
 
 import pytest
 
 import shardwise as sw
 from shardwise.catalog import read_cluster
 from shardwise.families import read_model
+from shardwise.layout import Layout
 from shardwise.predict.memory import predict_memory
 from shardwise.recipe import Recipe
 from shardwise.search import IntRange, SearchBounds, search, what_if
-from shardwise.search.offers import free_offers, size_offers
+from shardwise.search.offers import better_shared_batch, free_offers, size_offers
 
 ONE = IntRange(low=1, high=1)
 BOUNDS = SearchBounds(cp=ONE, pp=ONE, activation_offload=False, offload=("none",))
@@ -89,6 +91,13 @@ def test_a_free_change_is_offered_as_the_changed_question_is_answered(cluster, e
     assert (found.plan, found.step_s) == (changed.plan, changed.prediction.time.step_s)
     assert found.step_ratio == pytest.approx(found.step_s / result.plans[0].prediction.time.step_s)
     assert found.step_ratio < 0.97
+
+
+@pytest.mark.parametrize(("num_copies", "batch", "better"), [(15, 255, 256), (16, 240, None), (16, 256, None)])
+def test_another_batch_is_offered_where_fewer_gpus_share_this_one_than_could(make_question, num_copies, batch, better):
+    """Of 32 GPUs in pairs no number but one divides 255 sequences; 16 of them share 240, as many as there are pairs."""
+    question = make_question(cluster="32xh100-sxm", global_batch_size=batch)
+    assert better_shared_batch(replace(question, layout=Layout(dp_shard=num_copies, tp=2))) == better
 
 
 def test_nothing_is_offered_where_nothing_is_gained(make_question):
@@ -258,3 +267,29 @@ def test_states_of_fewer_bytes_are_offered_where_those_assumed_have_to_move_to_t
         model, cluster, seq_len=8192, global_batch_size=32, optimizer="adamw-8bit", precision="bf16"
     ).result.plans[0]
     assert narrow.step_s == changed.prediction.time.step_s
+
+
+def test_a_base_of_4_bits_is_offered_where_one_of_16_has_to_be_streamed_from_the_host():
+    """LoRA of 7B on one RTX 3090 under transformers streams the base for every micro-batch."""
+    asked = {"adapter": "lora", "seq_len": 4096, "global_batch_size": 16, "engine": "accelerate"}
+    answer = sw.plan("qwen2.5-7b", "1xrtx-3090", **asked).result
+    assert answer.plans[0].plan.recipe.offload == "parameters"
+    offers = free_offers(answer.question, answer.plans[0], limits=SearchBounds())
+    assert "adapter=qlora" in {offer.change for offer in offers}
+
+
+def test_a_changed_question_without_a_plan_is_left_at_that():
+    """8,191 GPUs have no layout of 405B; what would have one was searched for over a minute, and not shown."""
+    answer = sw.plan(
+        "llama-3.1-405b",
+        "1024xdgx-h100",
+        engine="megatron",
+        precision="fp8-mixed",
+        seq_len=8192,
+        global_batch_size=2048,
+        limits=SearchBounds(max_predictions=4),
+    ).result
+    started_s = process_time()
+    changes = what_if(answer, limits=SearchBounds(max_predictions=4)).changes
+    assert not [change for change in changes if change.change.startswith("one GPU")]
+    assert process_time() - started_s < 20

@@ -44,7 +44,9 @@ def next_tokens():
     return tokens[first : first + 256].view(8, 32), tokens[first + 1 : first + 257].view(8, 32)
 
 
-@pytest.mark.parametrize("recipe", [CHOSEN, ROOTED], ids=["names and patterns", "rank-stabilised"])
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(CHOSEN, marks=pytest.mark.runs), ROOTED], ids=["names and patterns", "rank-stabilised"]
+)
 def test_peft_computes_the_loss_of_the_run(worlds, base, tmp_path, recipe):  # noqa: F811
     job = pretrained_job(base, tmp_path, num_steps=4, **recipe)
     worlds[2].run(run, job)
@@ -54,7 +56,9 @@ def test_peft_computes_the_loss_of_the_run(worlds, base, tmp_path, recipe):  # n
     assert loss_of(model, *next_tokens()) == pytest.approx(after.losses[-1], rel=1e-4)
 
 
-@pytest.mark.parametrize("recipe", [ROOTED, {**CHOSEN, "adapter": "qlora"}], ids=["lora", "qlora"])
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(ROOTED, marks=pytest.mark.runs), {**CHOSEN, "adapter": "qlora"}], ids=["lora", "qlora"]
+)
 def test_merged_weights_have_the_logits_of_base_and_adapter(worlds, base, tmp_path, recipe):  # noqa: F811
     """Both begin from the weights in 16 or 32 bits: 4 bits are how a run keeps them, not what is exported."""
     job = pretrained_job(base, tmp_path, num_steps=2, **recipe)

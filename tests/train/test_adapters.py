@@ -13,7 +13,6 @@ from shardwise.catalog import read_cluster
 from shardwise.families import read_model
 from shardwise.plan import Plan
 from shardwise.predict import predict
-from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.job import CheckpointSpec, DataSpec
 from shardwise.train.pretrained.files import weights_digest
 from train.adapter_member import hold
@@ -116,7 +115,7 @@ def test_recomputing_blocks_changes_no_number(worlds, recipe, recompute):
     assert again.norms == pytest.approx(kept.norms, rel=10 * RELATIVE)
 
 
-@pytest.mark.parametrize("recipe", [LORA, QLORA], ids=["lora", "qlora"])
+@pytest.mark.parametrize("recipe", [pytest.param(LORA, marks=pytest.mark.runs), QLORA], ids=["lora", "qlora"])
 def test_models_of_transformers_are_adapted_too(worlds, recipe):
     expected = worlds[1].run(run, make_job(model=GEMMA, num_steps=3, **recipe))[0]
     for result in worlds[2].run(run, make_job(model=GEMMA, layout={"dp_shard": 2}, num_steps=3, **recipe)):
@@ -227,15 +226,13 @@ def loss_of(model, inputs, labels):
 
 @pytest.mark.parametrize("recipe", [LORA, QLORA], ids=["lora", "qlora"])
 def test_a_run_goes_on_from_a_checkpoint_that_holds_adapters_alone(worlds, base, tmp_path, recipe):
-    whole = worlds[2].run(run, pretrained_job(base, tmp_path / "whole", num_steps=4, **recipe))[0]
-    worlds[2].run(run, pretrained_job(base, tmp_path / "half", num_steps=2, **recipe))
-    source = tmp_path / "half" / "run"
-    saved = FileSystemReader(find_checkpoint(source).path).read_metadata().state_dict_metadata
+    job = pretrained_job(base, tmp_path / "whole", num_steps=4, **recipe)
+    whole = worlds[2].run(run, replace(job, checkpoint=replace(job.checkpoint, num_kept=9)))[0]
+    source = tmp_path / "whole" / "run" / "step-00000002"
+    saved = FileSystemReader(source).read_metadata().state_dict_metadata
     assert sum(entry.size.numel() for key, entry in saved.items() if key.startswith("model.")) == ADAPTER_PARAMS
-    rest = worlds[2].run(run, pretrained_job(base, tmp_path / "rest", num_steps=4, resume_from=str(source), **recipe))[
-        0
-    ]
-    assert rest.losses == whole.losses[2:]
+    job = pretrained_job(base, tmp_path / "rest", num_steps=4, resume_from=str(source), **recipe)
+    assert worlds[2].run(run, job)[0].losses == whole.losses[2:]
 
 
 def test_four_bit_weights_are_read_from_a_checkpoint_row_by_row(worlds, base, tmp_path):
@@ -246,7 +243,7 @@ def test_four_bit_weights_are_read_from_a_checkpoint_row_by_row(worlds, base, tm
     assert packed.losses[0] != pytest.approx(dense.losses[0], rel=1e-6)
 
 
-@pytest.mark.parametrize("recipe", [LORA, QLORA], ids=["lora", "qlora"])
+@pytest.mark.parametrize("recipe", [pytest.param(LORA, marks=pytest.mark.runs), QLORA], ids=["lora", "qlora"])
 def test_an_exported_adapter_says_which_weights_it_fits(worlds, base, tmp_path, recipe):
     job = pretrained_job(base, tmp_path, num_steps=2, **recipe)
     known = replace(job.checkpoint, weights_digest=weights_digest(base / "model"))
@@ -259,7 +256,7 @@ def test_an_exported_adapter_says_which_weights_it_fits(worlds, base, tmp_path, 
     assert "random" not in card
 
 
-@pytest.mark.parametrize("recipe", [LORA, QLORA], ids=["lora", "qlora"])
+@pytest.mark.parametrize("recipe", [LORA, pytest.param(QLORA, marks=pytest.mark.runs)], ids=["lora", "qlora"])
 def test_an_adapter_of_random_weights_says_so_and_peft_still_loads_it(worlds, base, tmp_path, recipe):
     job = pretrained_job(base, tmp_path, num_steps=2, **recipe)
     spec = replace(job.checkpoint, initial_weights=None, accepts_random_weights=True)

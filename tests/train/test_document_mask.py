@@ -14,6 +14,7 @@ from shardwise.train.initialise import initialise
 from shardwise.train.job import DataSpec
 from train.causality import probed_fields
 from train.models import GEMMA, LLAMA, MIXTRAL, make_job
+from train.representatives import representatives
 from train.world_member import run
 
 CPU = torch.device("cpu")
@@ -95,7 +96,7 @@ def masked_alone(worlds, spec):
     return worlds[1].run(run, replace(make_job(model=BYTES, num_steps=3), data=spec))[0]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", representatives(LAYOUTS, ("fsdp", "tp", "cp", "pp")))
 def test_documents_are_kept_apart_under_every_layout(worlds, masked_alone, spec, name):
     size, layout, chunk_layers = LAYOUTS[name]
     job = replace(make_job(model=BYTES, layout=layout, chunk_layers=chunk_layers, num_steps=3), data=spec)
@@ -118,7 +119,7 @@ def test_documents_that_see_each_other_learn_other_things(worlds, masked_alone, 
 GPT_OSS = {**probed_fields("gpt_oss", has_windows=True), "vocab_size": 320}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+@pytest.mark.parametrize("precision", representatives(("fp32", "bf16-mixed"), ("fp32",)))
 def test_a_model_of_transformers_with_an_eager_kernel_and_windows_learns_alike_when_divided(worlds, spec, precision):
     job = make_job(model=GPT_OSS, num_steps=3, attention="eager", precision=precision, recompute="full")
     alone, *_ = worlds[1].run(run, replace(job, data=spec))

@@ -89,10 +89,10 @@ def test_another_seed_drops_others():
     assert run_ranks(1, _masks, job, 1) != run_ranks(1, _masks, replace(job, seed=1), 1)
 
 
-@pytest.mark.parametrize("layout", DATA_PARALLEL.values(), ids=DATA_PARALLEL)
-def test_replicas_micro_batches_steps_and_layers_drop_different_ones(layout):
+@pytest.mark.parametrize("name", representatives(DATA_PARALLEL, ("ddp", "fsdp")))
+def test_replicas_micro_batches_steps_and_layers_drop_different_ones(name):
     """Two ranks, four micro-batches each, two steps, five dropouts of one shape in a micro-batch."""
-    job = make_job(model=GPT2, layout=layout, micro_batch_size=1)
+    job = make_job(model=GPT2, layout=DATA_PARALLEL[name], micro_batch_size=1)
     masks = [mask for steps in run_ranks(2, _masks, job, 2) for step in steps for mask in step]
     assert len(masks) == 2 * 2 * 4 * 5
     assert len(set(masks)) == len(masks)
@@ -111,23 +111,32 @@ def test_every_place_and_step_has_a_seed_of_its_own_that_torch_takes():
     assert all(torch.Generator().manual_seed(seed).initial_seed() == seed for seed in seeds)
 
 
-def test_a_resumed_run_goes_on_bit_for_bit_at_dropout(tmp_path):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Where a run of five steps under FSDP saved its second, and what its ranks got."""
+    folder = tmp_path_factory.mktemp("whole")
     job = make_job(model=GPT2, layout={"dp_shard": 2}, num_steps=5)
-    whole = run_ranks(2, _curve, saving(job, tmp_path / "whole", every_steps=2, num_kept=9), 0)
-    resumed = saving(job, tmp_path / "resumed", resume_from=str(tmp_path / "whole" / "step-00000002"))
-    assert run_ranks(2, _curve, resumed, 5) == [curve[2:] for curve in whole]
+    return str(folder / "step-00000002"), run_ranks(2, _curve, saving(job, folder, every_steps=2, num_kept=9), 0)
 
 
-def test_a_resume_onto_another_layout_is_a_function_of_the_checkpoint_too(tmp_path):
-    job = make_job(model=GPT2, layout={"dp_shard": 2}, num_steps=4)
-    run_ranks(2, _curve, saving(job, tmp_path / "whole", every_steps=2, num_kept=9), 0)
+def test_a_resumed_run_goes_on_bit_for_bit_at_dropout(whole, tmp_path):
+    source, curves = whole
+    job = make_job(model=GPT2, layout={"dp_shard": 2}, num_steps=5)
+    resumed = saving(job, tmp_path, resume_from=source)
+    assert run_ranks(2, _curve, resumed, 5) == [curve[2:] for curve in curves]
+
+
+def test_a_resume_onto_another_layout_is_a_function_of_the_checkpoint_too(whole):
     alone = make_job(model=GPT2, num_steps=4)
-    checkpoint = CheckpointSpec(resume_from=str(tmp_path / "whole" / "step-00000002"))
+    checkpoint = CheckpointSpec(resume_from=whole[0])
     curves = [run_ranks(1, _curve, replace(alone, checkpoint=checkpoint), number) for number in (1, 2)]
     assert curves[0] == curves[1]
 
 
-@pytest.mark.parametrize("is_sequence_parallel", [False, True], ids=["plain", "sequence parallel"])
+@pytest.mark.parametrize(
+    "is_sequence_parallel",
+    [pytest.param(False, id="plain", marks=pytest.mark.runs), pytest.param(True, id="sequence parallel")],
+)
 def test_tensor_parallel_ranks_drop_what_one_rank_alone_drops(curve, is_sequence_parallel):
     """The same of what all hold, and their part of the same of what they hold in parts: else curves would part."""
     given = {"micro_batch_size": 4, "num_steps": 4, **DROPPED}
@@ -161,7 +170,7 @@ def _drawn_by_adapters(_rank, job):
         ({"pp": 2}, (2, 2)),
         ({"cp": 2}, ()),
         ({"dp_shard": 2}, ()),
-        ({"pp": 2, "vpp": 2, "schedule": "interleaved"}, (1, 1, 1, 1)),
+        pytest.param({"pp": 2, "vpp": 2, "schedule": "interleaved"}, (1, 1, 1, 1), marks=pytest.mark.runs),
     ],
     ids=["stages", "context", "fsdp", "interleaved stages"],
 )

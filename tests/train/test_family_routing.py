@@ -1,12 +1,12 @@
 """Routers of models that transformers builds: the class's own auxiliary loss, and biases that balance without one."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 
 from shardwise.errors import LayoutError, ModelError
-from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.family_routing import config_loss_coef
 from shardwise.train.job import CheckpointSpec, RoutingSpec
 from shardwise.train.router_balance import watch_routers
@@ -77,18 +77,24 @@ def bias_job(model_type, layout, **named):
     return replace(job, routing=RoutingSpec(bias_update_ratio=0.01, expert_load="counts"))
 
 
+@pytest.fixture(scope="module")
+def biases_alone(worlds):
+    """What ten steps of one process give, by family."""
+    return cache(lambda model_type: worlds[1].run(bias_run, bias_job(model_type, {}))[0])
+
+
 @pytest.mark.parametrize(
     ("model_type", "layout"),
     [
-        ("deepseek_v3", {"dp_shard": 2}),
+        pytest.param("deepseek_v3", {"dp_shard": 2}, marks=pytest.mark.runs),
         ("deepseek_v3", {"dp_shard": 2, "ep": 2}),
-        ("deepseek_v3", {"dp_replicate": 2, "zero_stage": 0}),
+        pytest.param("deepseek_v3", {"dp_replicate": 2, "zero_stage": 0}, marks=pytest.mark.runs),
         ("afmoe", {"dp_shard": 2}),
     ],
 )
-def test_biases_move_for_ten_steps_as_in_one_process(worlds, model_type, layout):
+def test_biases_move_for_ten_steps_as_in_one_process(worlds, biases_alone, model_type, layout):
     """AFMoE has a parameter where DeepSeek-V3 has a buffer: FSDP divides it."""
-    (alone,) = worlds[1].run(bias_run, bias_job(model_type, {}))
+    alone = biases_alone(model_type)
     for losses, counts, biases in worlds[2].run(bias_run, bias_job(model_type, layout)):
         assert losses == pytest.approx(alone[0], rel=1e-6)
         assert counts == alone[1]
@@ -102,10 +108,10 @@ def test_biases_move_for_ten_steps_as_in_one_process(worlds, model_type, layout)
 
 def test_a_resumed_run_moves_the_biases_that_it_saved(worlds, tmp_path):
     layout = {"dp_shard": 2}
-    whole = worlds[2].run(bias_run, bias_job("deepseek_v3", layout, num_steps=6))[0]
-    saved = CheckpointSpec(folder=str(tmp_path), every_steps=3)
-    worlds[2].run(bias_run, replace(bias_job("deepseek_v3", layout, num_steps=3), checkpoint=saved))
-    again = CheckpointSpec(resume_from=str(find_checkpoint(tmp_path).path))
-    resumed = worlds[2].run(bias_run, replace(bias_job("deepseek_v3", layout, num_steps=6), checkpoint=again))[0]
+    job = bias_job("deepseek_v3", layout, num_steps=6)
+    saved = CheckpointSpec(folder=str(tmp_path), every_steps=3, num_kept=9)
+    whole = worlds[2].run(bias_run, replace(job, checkpoint=saved))[0]
+    again = CheckpointSpec(resume_from=str(tmp_path / "step-00000003"))
+    resumed = worlds[2].run(bias_run, replace(job, checkpoint=again))[0]
     assert resumed[0] == whole[0][3:]
     assert resumed[2] == whole[2]

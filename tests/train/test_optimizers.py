@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -40,23 +41,41 @@ def losses(curve):
     return lambda size, **named: curve(size, num_steps=4, **named).losses
 
 
-@pytest.mark.parametrize("optimizer", ["lion", "muon"])
-@pytest.mark.parametrize("layout", [FSDP, {"tp": 2}], ids=str)
+@pytest.fixture(scope="module")
+def saved(worlds, tmp_path_factory):
+    """Where a run under FSDP saved its second step, and its losses of four: by recipe."""
+
+    @cache
+    def get(**recipe):
+        folder = tmp_path_factory.mktemp("saved")
+        spec = CheckpointSpec(folder=str(folder), every_steps=2, num_kept=9)
+        job = replace(make_job(layout=FSDP, num_steps=4, **recipe), checkpoint=spec)
+        return CheckpointSpec(resume_from=str(folder / "step-00000002")), worlds[2].run(run, job)[0].losses
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "layout"),
+    [("lion", FSDP), ("muon", FSDP), ("muon", {"tp": 2}), pytest.param("lion", {"tp": 2}, marks=pytest.mark.runs)],
+    ids=str,
+)
 def test_an_optimizer_learns_what_it_learns_in_one_process(losses, optimizer, layout):
     alone = losses(1, optimizer=optimizer)
     assert losses(2, layout=layout, optimizer=optimizer) == pytest.approx(alone, rel=5e-5)
     assert alone[-1] < alone[0]
 
 
+@pytest.mark.runs
 def test_muon_gathers_matrices_that_two_axes_divide(losses):
     layout = {"dp_shard": 2, "tp": 2, "sequence_parallel": True}
     alone = losses(1, optimizer="muon")
     assert losses(4, layout=layout, optimizer="muon") == pytest.approx(alone, rel=5e-5)
 
 
-def test_eight_bit_moments_follow_adamw(losses):
+def test_eight_bit_moments_follow_adamw(losses, saved):
     exact = losses(1)
-    assert losses(2, layout=FSDP, optimizer="adamw-8bit") == pytest.approx(exact, rel=2e-3)
+    assert saved(optimizer="adamw-8bit")[1] == pytest.approx(exact, rel=2e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -87,35 +106,28 @@ def test_eight_bit_moments_take_a_quarter_of_the_bytes(worlds):
 @pytest.mark.parametrize(
     "optimizer", representatives(("adamw-8bit", "lion", "muon", "adafactor"), ("adamw-8bit", "muon"))
 )
-def test_a_run_goes_on_bit_for_bit(worlds, tmp_path, optimizer):
+def test_a_run_goes_on_bit_for_bit(worlds, saved, optimizer):
+    spec, whole = saved(optimizer=optimizer)
     job = make_job(layout=FSDP, num_steps=4, optimizer=optimizer)
-    spec = CheckpointSpec(folder=str(tmp_path), every_steps=2, num_kept=9)
-    whole = worlds[2].run(run, replace(job, checkpoint=spec))[0].losses
-    spec = CheckpointSpec(resume_from=str(tmp_path / "step-00000002"))
     assert worlds[2].run(run, replace(job, checkpoint=spec))[0].losses == whole[2:]
 
 
-def test_eight_bit_moments_go_on_under_another_layout(worlds, tmp_path):
-    job = make_job(layout=FSDP, num_steps=4, optimizer="adamw-8bit")
-    spec = CheckpointSpec(folder=str(tmp_path), every_steps=2, num_kept=9)
-    whole = worlds[2].run(run, replace(job, checkpoint=spec))[0].losses
+def test_eight_bit_moments_go_on_under_another_layout(worlds, saved):
+    spec, whole = saved(optimizer="adamw-8bit")
     other = make_job(layout={"tp": 2}, num_steps=4, optimizer="adamw-8bit")
-    spec = CheckpointSpec(resume_from=str(tmp_path / "step-00000002"))
     assert worlds[2].run(run, replace(other, checkpoint=spec))[0].losses == pytest.approx(whole[2:], rel=1e-4)
 
 
-def test_optimizer_states_on_the_host_change_no_number(losses):
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.runs)])
+def test_optimizer_states_on_the_host_change_no_number(losses, saved, optimizer):
     """On a CPU host and device are one memory, but the copies between them are made."""
-    for optimizer in ("adamw", "muon"):
-        kept = losses(2, layout=FSDP, optimizer=optimizer)
-        assert losses(2, layout=FSDP, optimizer=optimizer, offload="optimizer") == kept
+    kept = losses(2, layout=FSDP, optimizer=optimizer)
+    assert saved(optimizer=optimizer, offload="optimizer")[1] == kept
 
 
-def test_a_run_with_states_on_the_host_goes_on_bit_for_bit(worlds, tmp_path):
+def test_a_run_with_states_on_the_host_goes_on_bit_for_bit(worlds, saved):
+    spec, whole = saved(optimizer="adamw", offload="optimizer")
     job = make_job(layout=FSDP, num_steps=4, offload="optimizer")
-    spec = CheckpointSpec(folder=str(tmp_path), every_steps=2, num_kept=9)
-    whole = worlds[2].run(run, replace(job, checkpoint=spec))[0].losses
-    spec = CheckpointSpec(resume_from=str(tmp_path / "step-00000002"))
     assert worlds[2].run(run, replace(job, checkpoint=spec))[0].losses == whole[2:]
 
 

@@ -22,14 +22,16 @@ ADAPTERS = {
     "qlora": {"adapter": "qlora", "lora_rank": 4, "lora_targets": "all-linear"},
 }
 PRECISIONS = ("bf16-mixed", "fp8-mixed")
-FAST = (("bf16-mixed", "qlora"), ("fp8-mixed", "none"), ("lora", "full"))
-"""The others of a kind take as long and are looked at by ``make slow``."""
+FAST = (("bf16-mixed", "qlora"), ("lora", "full"))
+ANOTHER_PRECISION = ("fp8-mixed", "none")
+"""Looked at by ``make runs``. The others of a kind take as long and are looked at by ``make slow``."""
 
 
 def in_turn(firsts, seconds):
     """Every combination; those that are not fast are marked."""
     pairs = [(first, second) for first in firsts for second in seconds]
-    return [pair if pair in FAST else pytest.param(*pair, marks=pytest.mark.slow) for pair in pairs]
+    marks = [pytest.mark.runs if pair == ANOTHER_PRECISION else pytest.mark.slow for pair in pairs]
+    return [pair if pair in FAST else pytest.param(*pair, marks=mark) for pair, mark in zip(pairs, marks, strict=True)]
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +113,7 @@ def test_recomputed_blocks_train_every_adapter_as_others_do(adapter, way):
     require_same_gradients(some, Watched(**given, recompute="none", compile=False), relative=0.05)
 
 
+@pytest.mark.runs
 def test_no_dense_matrix_of_4_bits_is_kept_without_recomputation():
     """Forward and backward make the same matrix, which a compiler would notice and keep."""
     adapters = ("lora", "qlora")

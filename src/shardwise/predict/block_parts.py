@@ -176,7 +176,7 @@ def _places(layer: LayerSpec, forward: Iterable[Operation]) -> dict[str, Place]:
         elif operation.kind == "matmul":
             found[name] = (min(branch, last), "outputs" if name in rows else "inputs")
             branch += name in rows
-        elif name == "scan" or name.endswith((".core", ".pieces")):
+        elif name in ("delta_rule", "scan") or name.endswith((".core", ".pieces")):
             found[name] = (int(name.startswith("cross")), "core")
         elif name.endswith((".rotary", ".qk_norm")):
             found[name] = (int(name.startswith("cross")), "inputs")

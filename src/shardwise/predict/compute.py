@@ -11,6 +11,8 @@ from shardwise.predict.kernel_rates import (
     ATTENTION_REFERENCE_ROUNDS,
     ATTENTION_TAILS,
     ATTENTION_TILE_ROWS,
+    DELTA_RULE_BACKWARD,
+    DELTA_RULE_FORWARD,
     HOST_PACES,
     OPTIMIZER_FRACTION,
     KernelRates,
@@ -103,6 +105,8 @@ def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> S
     floor_s = operation.num_kernels * rates.floor_s
     if not operation.flop or operation.kind in ("memory", "optimizer"):
         return max(moving_s, floor_s)
+    if operation.kind == "delta_rule":
+        return _delta_rule_s(operation)
     if operation.kind == "attention":
         peak = gpu.peak_flop_per_s(operation.dtype)
         fraction = attention_fraction(operation, rates)
@@ -111,6 +115,12 @@ def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> S
     else:
         computing_s = _product_s(operation, rates) if gpu.peak_flop_per_s(operation.dtype) else 0.0
     return max(computing_s, moving_s, floor_s)
+
+
+def _delta_rule_s(operation: Operation) -> Seconds:
+    """Seconds of the kernels of a gated delta rule over the tokens of a micro-batch."""
+    rate = DELTA_RULE_BACKWARD if operation.phase == "backward" else DELTA_RULE_FORWARD
+    return operation.m * rate.token_s + operation.flop / rate.flop_per_s
 
 
 def _attention_ratio(operation: Operation, rates: KernelRates) -> float:

@@ -18,7 +18,7 @@ from shardwise.predict.calibrated_kernels import MeasuredRate, Ratios, calibrate
 from shardwise.predict.product_rates import SUSTAINED_ATTENTION_RATIO, ProductRates, sustained_share
 from shardwise.step.block_operations import HOST_CALLS
 from shardwise.step.inventory import Operation
-from shardwise.units import Seconds
+from shardwise.units import FlopPerSecond, Seconds
 
 ELEMENTWISE_FRACTION = 0.76
 """Copies, read and written: 77.5 % of the memory bandwidth on A100, 75.2 % on H100, 72.5 % on GB200 (p2p bandwidth
@@ -131,6 +131,24 @@ WARP_WIDE_PRODUCTS = ("Volta", "Turing")
 """Architectures without figures whose matrix units one warp keeps busy, as on A100. On Hopper they want four warps,
 which neither FlashAttention-2 nor the memory-efficient kernel gives them: it reaches 35 % of the peak there, 69 % on
 A100."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaRuleRate:
+    """Kernels of the gated delta rule in one pass: what every token of a sequence takes, and what its FLOP take."""
+
+    token_s: Seconds
+    """Chunks of a sequence follow one another, however few heads there are."""
+    flop_per_s: FlopPerSecond
+    """Of nine FLOP a token, channel and state forward, and twice as many backward."""
+
+
+DELTA_RULE_FORWARD = DeltaRuleRate(token_s=21e-9, flop_per_s=121e12)
+DELTA_RULE_BACKWARD = DeltaRuleRate(token_s=59e-9, flop_per_s=81e12)
+"""flash-linear-attention 0.5.1 on H200, states of 128 x 128: forward 0.23, 0.33, 0.47, 0.67 and 0.81 ms for 8,192
+tokens and 8, 16, 32, 48 and 64 heads, backward 0.61, 0.72, 0.96 and 1.44 for 4 to 32; all within 9 %. GB200 is 7 %
+faster at best, so neither bandwidth nor peak decides, and other parts are given the same (QwenLM/FlashQLA@6e5d2ea
+``benchmark/benchmark_results_H200.txt`` and ``_GB200.txt``, 2026-07). FlashQLA's own kernels take half as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

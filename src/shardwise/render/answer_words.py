@@ -1,9 +1,13 @@
 """The figures of an answer on one line each: memory with its verdict, speed, and the whole run."""
 
+from typing import TYPE_CHECKING
+
 from shardwise.prediction import CostPrediction, Prediction, Throughput, TimePrediction
 from shardwise.render.names import gib_number
-from shardwise.search.what_if import WhatIf
 from shardwise.units import format_count, format_gib, format_percent, format_seconds, format_usd, format_utilisation
+
+if TYPE_CHECKING:  # a prediction is answered without the search
+    from shardwise.search.what_if import WhatIf
 
 AS_NOW = "as now"
 SHORT_RATE = 10_000
@@ -65,7 +69,7 @@ def run_words(cost: CostPrediction) -> str:
     return f"{format_count(cost.tokens)} tokens: {cost.days:,.1f} days, {money} (goodput {goodput})"
 
 
-def change_words(change: WhatIf) -> str:
+def change_words(change: "WhatIf") -> str:
     """How much longer or shorter the step is; where it is other work, how many tokens each GPU trains instead."""
     if change.is_same_work:
         return _percent_words(change.step_ratio, less="less")

@@ -7,7 +7,7 @@ from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeS
 from shardwise.recipe import Recipe
 from shardwise.step import eager_operations, own_host
 from shardwise.step.attention_operations import attention_operations
-from shardwise.step.expert_operations import routed_operations
+from shardwise.step.expert_operations import PLAIN_DISPATCH_CALLS, routed_operations
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Operation
 from shardwise.step.matmul_operations import LocalMatrix, joined, local_experts, local_matrix, matrix_operations
@@ -60,6 +60,9 @@ HOST_CALLS = "host calls"
 """The operation that stands for what the host does around the kernels of a block."""
 GATHERED_HOST_CALLS = "host calls, gathered"
 """The operation for what the host does around a block that is gathered and reduced as a unit of its own."""
+DELTA_RULE_KERNELS = (6, 10)
+"""Kernels of the gated delta rule in flash-linear-attention, forward and backward: sums of gates, products of keys and
+their inverse, two weightings, states and outputs, of which backward makes some again (``fla/ops/gated_delta_rule``)."""
 DROPOUT_BYTES = 5
 """Bytes per 16-bit element, forward and backward: read, write and a byte of mask; a fused kernel adds only the mask."""
 SCAN_FLOP_PER_STATE = 9
@@ -127,6 +130,8 @@ def _host_calls(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> 
     forward, backward = AUTOCAST_KERNELS if context.is_autocast else (0, 0)
     if context.adds_gradients and not context.is_base_frozen:
         backward += len(layer.weights)
+    if context.has_plain_dispatcher and isinstance(layer.feed_forward, MoeSpec):
+        forward, backward = forward + PLAIN_DISPATCH_CALLS[0], backward + PLAIN_DISPATCH_CALLS[1]
     if context.is_gathered:  # by FSDP2, whoever calls it
         forward, backward = forward + own_host.UNIT_CALLS[0], backward + own_host.UNIT_CALLS[1]
     forward, backward = forward + context.engine_calls[0], backward + context.engine_calls[1]
@@ -211,12 +216,25 @@ def _mixers(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
     elif isinstance(layer.mixer, MambaSpec):
         inner = context.tokens * layer.mixer.intermediate_size / context.layout.tp
         flop = SCAN_FLOP_PER_STATE * inner * layer.mixer.state_size
+        if layer.mixer.is_delta_rule:
+            yield from _delta_rule(flop, context)
+            flop = 0.0
         scale = context.element_bytes / 2
         forward, backward = SCAN_BYTES
         yield context.memory_operation("scan", "forward", inner * forward * scale, flop=flop)
         yield context.memory_operation("scan.backward", "backward", inner * backward * scale, flop=2 * flop)
     if layer.cross_attention is not None:
         yield from _attention("cross_attention", layer.cross_attention, context)
+
+
+def _delta_rule(flop: float, context: OperationContext) -> Iterator[Operation]:
+    """The kernels of a gated delta rule, beside which convolution, gates and norm move what a scan moves."""
+    forward, backward = DELTA_RULE_KERNELS
+    for plain in (
+        context.memory_operation("delta_rule", "forward", 0, flop=flop, num_kernels=forward),
+        context.memory_operation("delta_rule.backward", "backward", 0, flop=2 * flop, num_kernels=backward),
+    ):
+        yield replace(plain, kind="delta_rule", m=context.tokens)
 
 
 def _attention(name: str, spec: AttentionSpec, context: OperationContext) -> Iterator[Operation]:

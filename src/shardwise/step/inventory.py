@@ -9,7 +9,7 @@ from shardwise.columns import most, settled
 from shardwise.ledger import MemoryComponent, Phase
 from shardwise.units import Bytes, Flop
 
-OperationKind = Literal["matmul", "grouped_matmul", "attention", "memory", "optimizer"]
+OperationKind = Literal["matmul", "grouped_matmul", "attention", "delta_rule", "memory", "optimizer"]
 OperationPhase = Literal["forward", "backward", "recompute", "optimizer"]
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast"]
 Axis = Literal["dp_replicate", "dp_shard", "tp", "cp", "pp", "ep"]

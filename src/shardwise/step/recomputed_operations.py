@@ -49,7 +49,7 @@ def recomputed_operations(
         chosen = [operation for operation in forward if operation.kind == "attention"]
     else:
         products = [operation for operation in forward if operation.kind == "matmul"]
-        others = [operation for operation in forward if operation.kind in ("memory", "grouped_matmul")]
+        others = [operation for operation in forward if operation.kind in ("memory", "delta_rule", "grouped_matmul")]
         chosen = [operation for operation in others if operation.name != SCATTERED_COPIES] + products[1::2]
     again = [replace(operation, phase="recompute") for operation in chosen]
     if context.has_torch_host:

@@ -25,7 +25,7 @@ TO_LAYOUTS = {
     "pp x fsdp": (4, {"pp": 2, "dp_shard": 2}, (2, 2)),
     "one process": (1, {}, ()),
 }
-KEPT = ("fsdp", "ddp", "zero 1", "tp, sequence parallel", "pp", "pp x fsdp", "one process")
+KEPT = ("fsdp", "ddp", "zero 1", "tp, sequence parallel", "pp", "one process")
 TO_EXPERTS = {"ep": (2, {"dp_shard": 2, "ep": 2}, ()), "one process": (1, {}, ())}
 
 
