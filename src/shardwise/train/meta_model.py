@@ -3,8 +3,8 @@
 Reads a job on standard input and writes one JSON object: the shape of every parameter under ``shapes``, or why there is
 no such model under ``refused``, or why the job's layout cannot divide it under ``not_divided``, or why its adapters
 cannot stand in it under ``not_adapted``, or why its routers cannot be evened out under ``not_routed``. With
-``--weights`` it says under ``unfit`` what the job's weights lack for it. A launcher asks it about models that transformers builds,
-whose configs and checkpoints only transformers can judge.
+``--weights`` it says under ``unfit`` what the job's weights lack for it. A launcher asks it about models that
+transformers builds, whose configs and checkpoints only transformers can judge.
 """
 
 import json
