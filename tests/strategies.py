@@ -108,7 +108,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         overlap_grad_reduce=draw(st.sampled_from((None, True, False))),
         reduce_dtype=draw(st.sampled_from((None, *get_args(ReduceDtype)))),
         mean_document_len=draw(st.sampled_from((None, None, 1, 100, 8192))),
-        routing_imbalance_ratio=draw(st.sampled_from((1.0, 1.0, 1.3, 8.0))),
+        routing_imbalance_ratio=draw(st.sampled_from((None, 1.0, 1.3, 8.0))),
         convention=draw(st.sampled_from(("engine", "seed"))),
     )
 

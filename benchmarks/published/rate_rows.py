@@ -91,9 +91,19 @@ def converted_rates() -> TimedRuns:
     conversions = [convert_timed_row(row) for row in read_rows("throughput")]
     runs = [conversion for conversion in conversions if isinstance(conversion, TimedRun)]
     left_out = [conversion for conversion in conversions if isinstance(conversion, UnusedRow)]
-    runs = [replace(run, plan=at_its_date(run.plan, run.date)) for run in runs]
+    runs = [replace(run, plan=balanced_by_force(at_its_date(run.plan, run.date))) for run in runs]
     kept, duplicates = without_repeats(runs)
     return TimedRuns(runs=_in_order(kept), unused=(*left_out, *duplicates))
+
+
+def balanced_by_force(plan: Plan) -> Plan:
+    """The plan with even routing where it has experts: a fake gate or a switch of the router, in all of these sources.
+
+    NVIDIA-NeMo/Automodel docs/performance-summary.md; Megatron-Bridge docs/performance-summary.md (moe-training-note).
+    """
+    if not plan.model.is_moe:
+        return plan
+    return replace(plan, recipe=replace(plan.recipe, routing_imbalance_ratio=1.0))
 
 
 def convert_timed_row(row: MeasurementRow) -> TimedConversion:

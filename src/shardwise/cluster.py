@@ -102,6 +102,8 @@ class Network:
     """Bandwidth below over bandwidth above the switches of one pod; 1 for a fabric that never blocks."""
     pod_gpus: int = 0
     """Consecutive GPUs that reach each other at full rate; 0 means one node."""
+    num_rails: int = 1
+    """Switches of the first tier that the NICs of one node hang on: 1 for a switch of the rack, 8 for a rail each."""
     confidence: Confidence = "high"
     notes: str = ""
 

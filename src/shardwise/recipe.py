@@ -263,10 +263,10 @@ class Recipe:
         synonyms=("document_len", "packed_len", "mean_doc_len"),
     )
     """Tokens attend within their document."""
-    routing_imbalance_ratio: float = plan_field(
-        1.0,
-        "tokens of the fullest rank of experts over the mean",
-        left_out="{}, even",
+    routing_imbalance_ratio: float | None = plan_field(
+        None,
+        "tokens of the fullest rank of experts over the mean, 1 if balanced by force",
+        left_out="natural routing's",
         highest=MAX_ROUTING_IMBALANCE_RATIO,
         example="1.3",
         synonyms=("routing_imbalance", "expert_imbalance", "moe_imbalance"),

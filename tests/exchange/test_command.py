@@ -84,6 +84,32 @@ def test_the_files_stand_where_a_plan_stands(capsys):
     assert answer(capsys, "predict", MEGATRON)[1]["code"] == "import-open"
 
 
+def test_what_an_engine_cannot_run_is_named_with_the_nearest_plan_and_its_cost(capsys):
+    words = ("export", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "4096", "--pp", "2", "--attention-kernel", "cudnn")
+    code, error = answer(capsys, *words, "--to", "deepspeed")
+    assert (code, error["code"]) == (2, "engine-deepspeed-zero-with-pipeline")
+    assert "attention_kernel=null" in error["fix"]
+    assert "GiB on the fullest GPU" in error["fix"]
+
+
+def test_a_folder_that_cannot_be_made_and_a_file_that_is_not_there_are_refused(tmp_path, capsys):
+    words = (
+        "export",
+        "llama-3.1-8b",
+        "8xh100-sxm",
+        "--seq-len",
+        "4096",
+        "--engine",
+        "torchtitan",
+        "--to",
+        "torchtitan",
+    )
+    code, error = answer(capsys, *words, "--out", str(tmp_path / "none" / "run"))
+    assert (code, error["code"]) == (2, "output-path")
+    code, error = answer(capsys, "import", str(tmp_path / "none.json"))
+    assert (code, error["fix"]) == (2, "check the path")
+
+
 THREE_FILES = {
     "ds.json": '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}',
     "args.yaml": "per_device_train_batch_size: 2\nmax_length: 2048\ngradient_checkpointing: no\ndeepspeed: ds.json\n",

@@ -141,3 +141,41 @@ def test_missing_figures_widen_the_band_and_say_so():
 def test_missing_figures_never_crash(kind, size, stride):
     placement = place_group(cluster=without_links(), size=size, stride=stride)
     assert 0 < collective_curve(kind, placement).time_s(MIB) < 1
+
+
+@pytest.mark.parametrize(
+    ("machine", "num_rails", "size", "ratio"),
+    [
+        ("dgx-h100", 8, 64, 1.0),  # NVLink moves rows to the GPU of their rail
+        ("dgx-h100", 8, 512, 8 * 384 / 504),  # as without rails
+        ("pcie", 1, 64, 1.0),  # one switch for the NICs of a server
+        ("pcie", 8, 64, 8 * 7 / 8),  # seven of eight rows are for another rail
+        ("pcie", 8, 512, 8 * (384 + 120 * 7 / 8) / 504),
+    ],
+)
+def test_rails_slow_exchanges_where_nothing_moves_rows_between_them(machine, num_rails, size, ratio):
+    """128 GPUs a pod and eight times the bandwidth below its switches."""
+    machines = {"dgx-h100": {"node": "dgx-h100"}, "pcie": {"gpu": "l40s", "gpus_per_node": 8, "network": "ib-ndr"}}
+    flat = {**machines[machine], "num_nodes": 64}
+    railed = {**flat, "network_oversubscription_ratio": 8, "network_pod_gpus": 128, "network_rails": num_rails}
+    slow, fast = (place_group(cluster=read_cluster(one), size=size, stride=1) for one in (railed, flat))
+    assert fast.network_exchange_bytes_per_s / slow.network_exchange_bytes_per_s == pytest.approx(ratio)
+    if size == 64:
+        assert slow.network_bandwidth_bytes_per_s == fast.network_bandwidth_bytes_per_s
+        assert slow.network_message_bytes_per_s == fast.network_message_bytes_per_s
+
+
+def test_a_rack_of_36_gpus_is_two_hosts_where_one_of_72_is_one():
+    rack = {"node": "gb200-nvl72", "num_nodes": 2}
+    whole, halves = (
+        place_group(cluster=read_cluster({**rack, **domain}), size=72, stride=1)
+        for domain in ({}, {"scale_up_domain_gpus": 36})
+    )
+    assert (whole.num_hosts, whole.network_bandwidth_bytes_per_s) == (1, 0)
+    assert halves.num_hosts == 2
+    gathers, exchanges = (
+        [collective_curve(kind, one).time_s(256 * MIB) for one in (whole, halves)]
+        for kind in ("all_gather", "all_to_all")
+    )
+    assert gathers[1] > 1.1 * gathers[0]  # 36 rails carry one hop
+    assert exchanges[1] > 4 * exchanges[0]  # half of the bytes leave the domain

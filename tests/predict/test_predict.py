@@ -56,7 +56,11 @@ def test_assumptions_of_model_and_cluster_travel_along():
 def test_what_the_step_time_takes_for_granted_is_said():
     layer = shapes.moe_layer(hidden_size=2048, expert_size=768, heads=32, kv_heads=4, experts=8, per_token=2)
     experts = shapes.model(layer, num_layers=2, hidden_size=2048, vocab_size=1024)
-    assert "evenly over experts" in sentences(plan_of(model=experts))
+    assert "every rank holds all experts" in sentences(plan_of(model=experts))
+    divided = plan_of(model=experts, layout=Layout(dp_shard=8, ep=4))
+    assert "the fullest of 4 ranks of experts has 1.10 times the mean" in sentences(divided)
+    even = replace(divided, recipe=replace(divided.recipe, routing_imbalance_ratio=1.0))
+    assert "evenly over experts" in sentences(even)
     assert "--overlap-grad-reduce" in sentences(plan_of(engine="megatron", layout=Layout(dp_shard=8, zero_stage=1)))
     offloaded = sentences(plan_of(recipe=Recipe(seq_len=512, offload="nvme")))
     assert "CPU Adam" in offloaded

@@ -458,7 +458,7 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
     "recipe-routing-idle": (
         make_plan(routing_imbalance_ratio=1.5),
         "routing_imbalance_ratio=1.5 is about routed experts, and llama-3.1-8b has none",
-        "set routing_imbalance_ratio=1.0",
+        "set routing_imbalance_ratio=null",
     ),
 }
 

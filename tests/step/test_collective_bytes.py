@@ -329,7 +329,7 @@ def test_experts_sum_over_tensor_parallel_ranks_only_where_these_divide_them():
 
 
 def test_tensor_parallel_ranks_share_the_copies_of_tokens():
-    plan = plan_of(Layout(dp_shard=4, tp=2, ep=4), model=moe_model())
+    plan = plan_of(Layout(dp_shard=4, tp=2, ep=4), model=moe_model(), routing_imbalance_ratio=1.0)
     assert {call.num_bytes for call in row_exchanges(plan)} == {2048 * 8 // 2 * 2048 * 2}
 
 
@@ -341,10 +341,18 @@ def test_experts_on_projected_tokens_receive_narrow_ones():
         for one in layer.weights
     )
     model = replace(moe_model(), layers=(replace(layer, weights=weights),) * 3)
-    plan = plan_of(Layout(dp_shard=4, ep=4), model=model)
+    plan = plan_of(Layout(dp_shard=4, ep=4), model=model, routing_imbalance_ratio=1.0)
     assert {call.num_bytes for call in row_exchanges(plan)} == {2048 * 8 * 512 * 2}
 
 
 def test_ranks_that_hold_the_same_experts_are_as_far_apart_as_experts_reach():
     """Four ranks of experts of two each lie side by side: 8 GPUs."""
     assert Groups(layout=Layout(dp_shard=8, tp=2, ep=4, expert_tp=2)).expert_shards.stride == 8
+
+
+@pytest.mark.parametrize(("zero_stage", "asked", "num_bytes"), [(3, None, 2), (3, "fp32", 4), (0, None, 4)])
+def test_accelerates_fsdp_reduces_in_the_dtype_it_computes_in_and_its_ddp_does_not(zero_stage, asked, num_bytes):
+    layout = Layout(dp_shard=4, zero_stage=3) if zero_stage else Layout(dp_replicate=4, zero_stage=0)
+    plan = plan_of(layout, engine="accelerate", **({"reduce_dtype": asked} if asked else {}))
+    reduced = sum(one.num_bytes * one.count for one in calls_of(plan) if one.kind in ("reduce_scatter", "all_reduce"))
+    assert reduced == pytest.approx(num_bytes * plan.model.num_params, rel=0.01)

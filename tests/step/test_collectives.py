@@ -282,7 +282,7 @@ def row_exchanges(plan):
 
 
 def test_experts_dispatch_and_combine_in_both_passes():
-    calls = row_exchanges(plan_of(Layout(dp_shard=8, ep=4), model=moe_model()))
+    calls = row_exchanges(plan_of(Layout(dp_shard=8, ep=4), model=moe_model(), routing_imbalance_ratio=1.0))
     assert sum(call.count for call in calls) == 3 * 4
     assert {call.num_bytes for call in calls} == {2048 * 8 * 2048 * 2}
 

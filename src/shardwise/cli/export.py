@@ -18,7 +18,7 @@ from shardwise.cli.options import (
     add_plan_source,
     add_recipe_options,
 )
-from shardwise.cli.output import require_free, write_file, write_line
+from shardwise.cli.output import OutputError, require_free, write_file, write_line
 from shardwise.cli.plan_source import plan_from
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = TARGETS[arguments.to]
     folder: Path | None = arguments.out
     if folder is not None:
-        folder.mkdir(exist_ok=True)
+        _make_folder(folder)
         for file in files:
             require_free(folder.joinpath(file.name), is_forced=arguments.is_forced, example=file.name)
         for file in files:
@@ -80,6 +80,22 @@ def _launcher_files(
     from shardwise.launch.launchers import launcher_files, start_of
 
     return launcher_files(start_of(plan, script=files[-1].name, files=files), launcher) if launcher else ()
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of an export beside what there is.
+
+    Raises:
+        OutputError: it is a file, or stands in a folder that does not exist or may not be written to.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"cannot make the folder '{folder}': {error.strerror}",
+            code="output-path",
+            fix="name a folder that is new, inside one that exists",
+        ) from None
 
 
 def _with_cost(error: "InexpressibleError") -> "InexpressibleError":

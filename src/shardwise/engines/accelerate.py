@@ -17,9 +17,18 @@ PROFILE = replace(
     has_fp32_adapters=True,
 )
 
+UNIT_STATES = {
+    precision: replace(states, reduce_bytes=states.compute_bytes) for precision, states in TORCH_STATES.items()
+}
+"""FSDP reduces gradients in the dtype that it computes in:
+``FullyShardedDataParallelPlugin.set_mixed_precision`` has one for
+parameters and reduction (accelerate ``utils/dataclasses.py``). A plugin with a policy of its own says ``reduce_dtype``.
+"""
+
 ENGINE = Engine(
     profile=PROFILE,
     states=TORCH_STATES,
+    unit_states=UNIT_STATES,
     axes=frozenset(("tp", "cp")),
     zero_stages=frozenset((0, 3)),
     schedules=frozenset(),

@@ -26,6 +26,8 @@ class Engine:
     """Bytes per parameter of every model state."""
     pipelined_states: Mapping[Precision, StateBytes] = field(default_factory=dict)
     """Bytes per parameter in a pipeline below ZeRO 2; empty where they are those of ``states``."""
+    unit_states: Mapping[Precision, StateBytes] = field(default_factory=dict)
+    """Bytes per parameter where units of FSDP are gathered and reduced; empty where they are those of ``states``."""
     source: str
 
     axes: frozenset[Axis]

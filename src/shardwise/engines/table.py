@@ -58,14 +58,23 @@ def accumulates_in_fp32(engine: EngineName, layout: Layout) -> bool:
     return bool(ENGINES[engine].pipelined_states) & (layout.pp > 1) & (layout.zero_stage <= 1)
 
 
-def state_bytes(*, engine: EngineName, precision: Precision, in_fp32: bool = False) -> StateBytes:
+def reduces_units(engine: EngineName, layout: Layout) -> bool:
+    """Whether FSDP reduces gradients in another dtype than DDP does, as under Accelerate."""
+    return bool(ENGINES[engine].unit_states) & (layout.zero_stage == 3)
+
+
+def state_bytes(
+    *, engine: EngineName, precision: Precision, in_fp32: bool = False, in_units: bool = False
+) -> StateBytes:
     """Bytes per parameter of every model state of an engine at a precision, before sharding.
 
     Args:
         engine: runs the step.
         precision: of the recipe.
         in_fp32: whether bf16 gradients are added up in fp32 (:func:`accumulates_in_fp32`).
+        in_units: whether units of FSDP are reduced (:func:`reduces_units`).
     """
     facts = ENGINES[engine]
     accumulated = facts.pipelined_states.get(precision) if in_fp32 else None
-    return accumulated or facts.states[precision]
+    reduced = facts.unit_states.get(precision) if in_units else None
+    return accumulated or reduced or facts.states[precision]

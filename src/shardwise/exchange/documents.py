@@ -25,7 +25,7 @@ def read_documents(path: Path) -> tuple[Document, ...]:
     Raises:
         PlanError: it cannot be read, or is not the kind of text that its ending says.
     """
-    return parse_documents(decode_plan(read_plan_bytes(path), name=path.name), name=path.name)
+    return parse_documents(decode_plan(read_plan_bytes(path, kind="file"), name=path.name), name=path.name)
 
 
 def parse_documents(text: str, *, name: str) -> tuple[Document, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from shardwise.engines.table import EngineName, engine_profile
-from shardwise.errors import LayoutError, PlanError
+from shardwise.errors import PlanError
 from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.facts import REPEATED_PREFIXES, FactValue
 from shardwise.exchange.names import Tool
@@ -31,6 +31,7 @@ from shardwise.rules.changes import LAYOUT_FIELDS as CHANGED_LAYOUT
 from shardwise.rules.changes import apply_changes, complete, describe_changes
 from shardwise.rules.check import find_errors
 from shardwise.rules.defaults import fill_plan
+from shardwise.rules.refusal import Changes
 from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.step.layer_placement import chunks_per_stage
 from shardwise.step.loss import has_loss_kernels
@@ -45,6 +46,8 @@ NEWEST = 'NEWEST="$(ls -d CHECKPOINTS/checkpoint-* 2>/dev/null | sort -V | tail 
 RESUMED = '${NEWEST:+--resume_from_checkpoint "$NEWEST"}'
 """Trainers go on from a checkpoint that they are told, and refuse to where there is none yet."""
 ARGUMENTS = f"--config training_arguments.yaml {RESUMED}"
+MAX_OBSTACLES = 12
+"""Obstacles after which no nearer plan is looked for."""
 NOT_OF_A_TARGET = frozenset(("tokens", "convention", "mean_document_len", "routing_imbalance_ratio", "compile"))
 """Fields that say what is predicted, not what a tool is told; and ``compile``, where the engine has no switch."""
 
@@ -84,30 +87,52 @@ class InexpressibleError(PlanError):
         self.nearest = nearest
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Obstacle:
+    """What keeps a plan from a target, and the changes that take it out of the way."""
+
+    message: str
+    code: str
+    changes: Changes
+
+
 def export_plan(plan: Plan, *, to: str) -> tuple[TextFile, ...]:
     """The files that make a tool run the plan.
 
     Raises:
-        LayoutError: the target's engine cannot run the plan; the fix names the nearest one that it can.
-        InexpressibleError: the target has no words for a field.
+        InexpressibleError: the target's engine cannot run the plan, or the target has no words for a field.
     """
     target = TARGETS[to]
-    theirs = same_work(replace(plan, engine=target.engine))
-    refusals = find_errors(theirs)
+    nearest = same_work(replace(plan, engine=target.engine))
+    first = found = _files_or_obstacle(nearest, target)
+    if not isinstance(first, _Obstacle):
+        return first
+    changes: dict[str, Value] = {}
+    for _ in range(MAX_OBSTACLES):
+        if not isinstance(found, _Obstacle):
+            break
+        changes |= dict(found.changes)
+        nearest = same_work(apply_changes(nearest, found.changes))
+        found = _files_or_obstacle(nearest, target)
+    fix = describe_changes(tuple(changes.items()))
+    raise InexpressibleError(first.message, code=first.code, fix=fix, nearest=nearest)
+
+
+def _files_or_obstacle(plan: Plan, target: Target) -> "tuple[TextFile, ...] | _Obstacle":
+    refusals = find_errors(plan)
     if refusals:
-        raise LayoutError(f"{target.name}: {refusals[0].message}", code=refusals[0].rule, fix=refusals[0].fix)
-    files = target.write(theirs)
-    lost = _lost(theirs, _read_back(theirs, files), target)
-    if lost:
-        field = lost[0][0]
-        changes = complete(theirs, tuple(lost))
-        raise InexpressibleError(
-            f"{target.name} ({target.checked_against}) cannot say {field}={_value_of(theirs, field)}",
-            code="export-inexpressible",
-            fix=describe_changes(changes),
-            nearest=apply_changes(theirs, changes),
-        )
-    return files
+        first = refusals[0]
+        return _Obstacle(message=f"{target.name}: {first.message}", code=first.rule, changes=first.neighbour)
+    files = target.write(plan)
+    lost = _lost(plan, _read_back(plan, files), target)
+    if not lost:
+        return files
+    field = lost[0][0]
+    return _Obstacle(
+        message=f"{target.name} ({target.checked_against}) cannot say {field}={_value_of(plan, field)}",
+        code="export-inexpressible",
+        changes=complete(plan, tuple(lost)),
+    )
 
 
 def same_work(plan: Plan) -> Plan:

@@ -13,6 +13,7 @@ MAX_PLAN_BYTES = 2**20
 MAX_YAML_BYTES = 2**18
 """YAML is parsed by slower code."""
 MAX_DEPTH = 24
+PLAN_FILE = "plan file"
 YAML_SUFFIXES = (".yaml", ".yml")
 NEAR_NAME_RATIO = 0.8
 """Two names of five letters that differ in one."""
@@ -20,8 +21,8 @@ MODEL_FIELDS = ".model."
 """How the path of every field of a written-out model starts."""
 
 
-def read_plan_bytes(path: Path) -> bytes:
-    """The file's bytes, never more than a plan can have.
+def read_plan_bytes(path: Path, *, kind: str = PLAN_FILE) -> bytes:
+    """The file's bytes, never more than a plan can have; a message calls the file by its kind.
 
     Raises:
         PlanError: it is missing, is not a file, cannot be read, or is too large.
@@ -30,11 +31,13 @@ def read_plan_bytes(path: Path) -> bytes:
         with path.open("rb") as stream:
             data = stream.read(MAX_PLAN_BYTES + 1)
     except FileNotFoundError:
-        raise PlanError(f"there is no plan file {_shown(path)}", code="plan-not-found", fix=_near_file(path)) from None
+        raise PlanError(
+            f"there is no {kind} {_shown(path)}", code="plan-not-found", fix=_near_file(path, kind)
+        ) from None
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         raise PlanError(
-            f"the plan file {_shown(path)} cannot be read: {reason}",
+            f"the {kind} {_shown(path)} cannot be read: {reason}",
             code="plan-unreadable",
             fix="give the path of a JSON or YAML file that you may read",
         ) from None
@@ -58,7 +61,7 @@ def _shown(path: Path | str) -> str:
     return repr(text if len(text) <= 120 else f"{text[:117]}...")
 
 
-def _near_file(path: Path) -> str:
+def _near_file(path: Path, kind: str) -> str:
     """The plan file beside the missing one that differs by a letter or an ending, or how to make one.
 
     Endings are left out of the comparison: any two names that end in .json would look alike.
@@ -73,6 +76,8 @@ def _near_file(path: Path) -> str:
     near = get_close_matches(path.stem.lower(), beside, n=1, cutoff=NEAR_NAME_RATIO)
     if near:
         return f"use {path.parent / beside[near[0]].name}"
+    if kind != PLAN_FILE:
+        return "check the path"
     return "check the path, or make a plan: shardwise plan llama-3.1-8b 8xh100-sxm --out plan.json"
 
 

@@ -59,6 +59,8 @@ ASSUMED_LATENCY_US = 30.0
 """TCP in a data centre, assumed where no latency is known."""
 INCLUDED_LATENCY_US = 5.0
 """Part of a network's latency that NCCL's own constants contain: its shortest tree step."""
+FORWARDING_LINKS = ("NVLink", "xGMI")
+"""Beginnings of scale-up types over which rows reach the GPU of another rail."""
 RDMA_KINDS = ("InfiniBand", "RoCE")
 SOCKET_KINDS = ("Ethernet", "GPUDirect-TCPX", "loopback")
 
@@ -201,6 +203,10 @@ def _network_rates(cluster: Cluster, *, size: int, stride: int, hosts: int) -> _
 
     Only the hop of a ring that leaves a pod uses those links, so with m hosts in a pod an m-th of the traffic does. An
     all-to-all sends most of its bytes there, and neighbours' messages go there from a pod's last ``stride`` GPUs.
+
+    Rings, trees and messages of a pipeline keep to the rail of their GPU. So does an all-to-all behind NVLink, which
+    moves rows to the GPU of the receiver's rail first (NCCL 2.12, ``NCCL_PXN_DISABLE``); over PCIe the rows for other
+    rails go through the links above.
     """
     if hosts == 1:
         return _NetworkRates()
@@ -212,16 +218,20 @@ def _network_rates(cluster: Cluster, *, size: int, stride: int, hosts: int) -> _
     pod_gpus = max(network.pod_gpus, cluster.node.gpus_per_node, cluster.node.scale_up_domain_gpus)
     pods = blocks_spanned(group_size=size, stride=stride, block_size=pod_gpus, num_ranks=cluster.num_gpus)
     ratio = network.oversubscription_ratio
-    if pods == 1 or ratio <= 1:
+    crosses_rails = network.num_rails > 1 and not cluster.node.scale_up.startswith(FORWARDING_LINKS)
+    if ratio <= 1 or (pods == 1 and not crosses_rails):
         return _NetworkRates(
             line_bytes_per_s=line, ring_bytes_per_s=reached, exchange_bytes_per_s=reached, message_bytes_per_s=reached
         )
-    leaving_host, leaving_pod = size - ceil(size / hosts), size - ceil(size / pods)
+    leaving_host, above = size - ceil(size / hosts), float(size - ceil(size / pods))
+    if crosses_rails:
+        above += (leaving_host - above) * (1 - 1 / network.num_rails)
+    leaves_pod = pods > 1
     return _NetworkRates(
         line_bytes_per_s=line,
-        ring_bytes_per_s=reached * min(1.0, hosts / pods / ratio),
-        exchange_bytes_per_s=reached * min(1.0, leaving_host / (leaving_pod * ratio)),
-        message_bytes_per_s=reached * min(1.0, pod_gpus / (min(stride, pod_gpus) * ratio)),
+        ring_bytes_per_s=reached * min(1.0, hosts / pods / ratio if leaves_pod else 1.0),
+        exchange_bytes_per_s=reached * min(1.0, leaving_host / (above * ratio)),
+        message_bytes_per_s=reached * min(1.0, pod_gpus / (min(stride, pod_gpus) * ratio) if leaves_pod else 1.0),
     )
 
 

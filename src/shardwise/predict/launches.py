@@ -3,7 +3,8 @@
 A host that launches blocks compiled one by one, or of an engine whose host was timed, runs ahead of the device until
 it has to wait for it: at the end of a step, when gradients' norm or the loss is read (messages of torch's pipelines
 wait on the device). A piece starts once the one before it is done and launched, and ends no earlier than its own last
-launch.
+launch. Megatron's plain dispatcher of experts waits in every layer for the counts of the other ranks, so its host is
+never ahead.
 
 Any other eager host is taken to launch a phase of a block while the device runs that phase, not ahead, which makes up
 for elementwise kernels of eager blocks that take longer than is counted: let to run ahead, our eager runs would be 16 %
@@ -18,6 +19,7 @@ from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.predict.compute import DeviceAndHost, PhaseTimes
 from shardwise.predict.passes import Piece
+from shardwise.step.expert_exchange import has_plain_dispatcher
 from shardwise.step.native_engine import is_native_engine
 from shardwise.units import Seconds
 
@@ -33,6 +35,8 @@ def launches_ahead(plan: Plan) -> bool:
     if calibration is not None and calibration.blocks and is_native_engine(plan):
         return True
     profile = engine_profile(plan.engine)
+    if profile.has_transformer_engine and has_plain_dispatcher(plan):
+        return False
     return profile.block_calls != (0, 0) or (plan.recipe.compile and profile.sharding != "megatron")
 
 

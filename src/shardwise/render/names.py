@@ -15,6 +15,7 @@ from shardwise.recipe import Recipe
 from shardwise.rules import Refusal, find_refusals
 from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.step.attention_kernel import attention_kernel
+from shardwise.step.expert_routing import imbalance_ratio
 from shardwise.units import format_count, format_gib
 
 _ALWAYS_SHOWN = frozenset({"dp_shard", "zero_stage", "tp", "pp"})
@@ -137,8 +138,15 @@ def attention_text(plan: Plan) -> str:
 
 
 def engine_text(plan: Plan) -> str:
-    """The engine, and the kernel that computes attention: ``torchtitan, attention by cuDNN``."""
-    return ", ".join(part for part in (plan.engine, attention_text(plan)) if part)
+    """The engine, the kernel of attention and what routing is taken for: ``torchtitan, attention by cuDNN``."""
+    return ", ".join(part for part in (plan.engine, attention_text(plan), routing_text(plan)) if part)
+
+
+def routing_text(plan: Plan) -> str:
+    """How uneven natural routing is taken to be, as ``natural routing 1.6``; empty where the recipe says it."""
+    if plan.layout.ep == 1 or plan.recipe.routing_imbalance_ratio is not None or not plan.model.is_moe:
+        return ""
+    return f"natural routing {imbalance_ratio(plan):.2g}"
 
 
 def batch_text(plan: Plan) -> str:

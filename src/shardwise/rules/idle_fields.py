@@ -41,7 +41,7 @@ def _idle_rule(name: str, needs: Needs, *, why: str, consequence: str = "") -> R
 
 
 def _breaks_routing(plan: Plan) -> bool:
-    return plan.recipe.routing_imbalance_ratio != 1 and not plan.model.is_moe
+    return plan.recipe.routing_imbalance_ratio not in (None, 1) and not plan.model.is_moe
 
 
 def _routing_message(plan: Plan) -> str:
@@ -50,7 +50,7 @@ def _routing_message(plan: Plan) -> str:
 
 
 def _routing_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("routing_imbalance_ratio", 1.0),)
+    yield (("routing_imbalance_ratio", None),)
 
 
 RULES = (

@@ -35,6 +35,7 @@ KEPT_KEYS = (
     "network_latency_us",
     "network_oversubscription_ratio",
     "network_pod_gpus",
+    "network_rails",
 )
 """What a user said about hosts and fabric holds for other GPUs too."""
 SERVER_KEYS = ("host_memory_gib", "nvme_tb", "network_gbit_per_s_per_node", "scale_up_domain_gpus")

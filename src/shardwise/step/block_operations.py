@@ -7,7 +7,7 @@ from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeS
 from shardwise.recipe import Recipe
 from shardwise.step import eager_operations, own_host
 from shardwise.step.attention_operations import attention_operations
-from shardwise.step.expert_operations import routed_operations
+from shardwise.step.expert_operations import PLAIN_DISPATCH_CALLS, routed_operations
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Operation
 from shardwise.step.matmul_operations import LocalMatrix, joined, local_experts, local_matrix, matrix_operations
@@ -130,6 +130,8 @@ def _host_calls(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> 
     forward, backward = AUTOCAST_KERNELS if context.is_autocast else (0, 0)
     if context.adds_gradients and not context.is_base_frozen:
         backward += len(layer.weights)
+    if context.has_plain_dispatcher and isinstance(layer.feed_forward, MoeSpec):
+        forward, backward = forward + PLAIN_DISPATCH_CALLS[0], backward + PLAIN_DISPATCH_CALLS[1]
     if context.is_gathered:  # by FSDP2, whoever calls it
         forward, backward = forward + own_host.UNIT_CALLS[0], backward + own_host.UNIT_CALLS[1]
     forward, backward = forward + context.engine_calls[0], backward + context.engine_calls[1]

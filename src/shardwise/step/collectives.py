@@ -11,6 +11,7 @@ from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.step.collective_calls import Call, Group, Groups, as_issued
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.expert_exchange import expert_exchange
+from shardwise.step.expert_routing import imbalance_ratio
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
 from shardwise.step.layer_placement import chunk_in_model, chunk_owner, local_num_params, num_chunks
@@ -256,7 +257,7 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     per_token = layer.feed_forward.num_experts_per_tok
     copies = block.tokens * per_token // context.plan.layout.tp
     even = copies * _expert_width(layer, block.hidden_size) * block.element_bytes
-    payload = ceil(even * context.plan.recipe.routing_imbalance_ratio)
+    payload = ceil(even * imbalance_ratio(context.plan))
     group = Groups(layout=context.plan.layout).experts
     tells_counts = expert_exchange(context.plan) == "alltoall"
     sent_copies = 1 if tells_counts else per_token

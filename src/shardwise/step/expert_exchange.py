@@ -11,6 +11,11 @@ def expert_exchange(plan: Plan) -> ExpertExchange:
     return plan.layout.expert_exchange or engine_profile(plan.engine).expert_exchange
 
 
+def has_plain_dispatcher(plan: Plan) -> bool:
+    """Whether ranks tell each other how many rows they send, wait for the answer and exchange them by NCCL."""
+    return plan.layout.ep > 1 and expert_exchange(plan) == "alltoall"
+
+
 def row_kernels(plan: Plan) -> RowKernels:
     """The kernels that put rows in order: fused ones where DeepEP exchanges rows, the engine's everywhere else."""
     is_exchanged = plan.layout.ep > 1 and expert_exchange(plan) == "deepep"

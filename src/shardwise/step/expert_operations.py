@@ -36,6 +36,16 @@ ROUTING_KERNELS: dict[RowKernels, tuple[int, int]] = {"fused": (6, 6), "gather":
 COMPILED_ROUTING_KERNELS = (2, 1)
 """Kernels that routing adds to a compiled block, whose others already count for its guards and wrappers: 18 forward
 and 10 backward are launched."""
+PLAIN_DISPATCH_CALLS = (48, 29)
+"""Calls of Megatron's host around experts whose rows an NCCL all-to-all exchanges, forward and backward.
+
+They come on top of the kernels counted above and of the modules' own time (``block_calls``), and are counted in its
+source (NVIDIA/Megatron-LM@0014f13 core/transformer/moe), not fitted. Forward: scores, top-k and the maps of tokens 11,
+the same again with sums for the auxiliary loss 15, counts per rank, their gather and their copies to the host, which
+waits for them, 16, rows in order twice and back 11, exchanges of rows and of their weights 6; 11 of these 59 are
+kernels above. Backward: 38 by the same list without counts, of which 9. Runs that ``deepep`` stands for fuse router and
+permutation and replay CUDA graphs.
+"""
 EAGER_GATED_KERNELS = (2, 4)
 EAGER_PRODUCT_BYTES = 8
 """Bytes per element of a product with one number a row: four, at half the rate of a copy."""

@@ -7,7 +7,8 @@ from shardwise.cluster import Dtype, Gpu
 from shardwise.engines.profile import RowKernels
 from shardwise.layout import Layout
 from shardwise.recipe import Precision
-from shardwise.step.expert_exchange import row_kernels
+from shardwise.step.expert_exchange import has_plain_dispatcher, row_kernels
+from shardwise.step.expert_routing import imbalance_ratio
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.native_engine import (
     compiles_experts,
@@ -68,6 +69,8 @@ class OperationContext:
     """Bytes an element of the input that an adapter casts for itself; 0 where it reads what its matrix reads."""
     row_kernels: RowKernels = "fused"
     """How copies of tokens are put in the order of experts."""
+    has_plain_dispatcher: bool = False
+    """Whether Megatron's host calls a dispatcher that waits for the number of rows of every rank."""
     weighs_expert_inputs: bool = False
     """Whether router weights multiply the activations of experts (:mod:`~shardwise.step.native_engine`)."""
     compiles_experts: bool = False
@@ -175,6 +178,7 @@ def operation_context(context: StageContext) -> OperationContext:
         is_quantised=plan.recipe.adapter == "qlora",
         adapted_input_bytes=context.adapted_input_bytes,
         row_kernels=row_kernels(plan),
+        has_plain_dispatcher=profile.has_transformer_engine and has_plain_dispatcher(plan),
         weighs_expert_inputs=is_native_engine(plan) and weighs_expert_inputs(layout=plan.layout, recipe=plan.recipe),
         compiles_experts=is_native_engine(plan) and compiles_experts(layout=plan.layout, recipe=plan.recipe),
         has_fused_softmax=block.has_fused_softmax,
@@ -185,9 +189,7 @@ def operation_context(context: StageContext) -> OperationContext:
         adds_gradients=not context.gathers_parameters
         and (context.has_persistent_gradients or plan.num_microbatches > 1),
         is_autocast=context.is_autocast,
-        routing_slowdown_ratio=routing_slowdown_ratio(
-            plan.recipe.routing_imbalance_ratio, is_divided=plan.layout.ep > 1
-        ),
+        routing_slowdown_ratio=routing_slowdown_ratio(imbalance_ratio(plan), is_divided=plan.layout.ep > 1),
         is_gathered=_is_gathered(context),
         has_torch_host=profile.sharding == "fsdp2",
         engine_calls=profile.block_calls,

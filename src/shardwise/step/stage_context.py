@@ -7,7 +7,7 @@ from math import ceil
 
 from shardwise.columns import Each, either, for_one_plan, negated, of_word, rounded, settled
 from shardwise.engines.profile import EngineProfile, StateBytes
-from shardwise.engines.table import accumulates_in_fp32, engine_profile, state_bytes
+from shardwise.engines.table import accumulates_in_fp32, engine_profile, reduces_units, state_bytes
 from shardwise.model import LayerSpec, Weight
 from shardwise.plan import Plan
 from shardwise.recipe import MomentDtype, Recompute, ReduceDtype
@@ -100,6 +100,7 @@ class StageContext:
             engine=self.plan.engine,
             precision=self.plan.recipe.precision,
             in_fp32=settled(accumulates_in_fp32(self.plan.engine, self.plan.layout)),
+            in_units=settled(reduces_units(self.plan.engine, self.plan.layout)),
         )
         if self.adapted_input_bytes == DTYPE_BYTES["fp32"]:
             states = replace(states, weight_bytes=4, gradient_bytes=4, moment_bytes=4, reduce_bytes=4)

@@ -120,13 +120,15 @@ def _with_network(draft: Draft, request: ClusterRequest) -> Draft:
 
 
 def _with_pods(network: Network, request: ClusterRequest) -> Network:
-    """The fabric with fewer links above its pods than below."""
+    """The fabric with fewer links above its pods than below, and with rails below."""
     ratio = value_of(request.overrides, "network_oversubscription_ratio")
     pod_gpus = value_of(request.overrides, "network_pod_gpus")
+    num_rails = value_of(request.overrides, "network_rails")
     return replace(
         network,
         oversubscription_ratio=network.oversubscription_ratio if ratio is None else ratio,
         pod_gpus=network.pod_gpus if pod_gpus is None else int(pod_gpus),
+        num_rails=network.num_rails if num_rails is None else int(num_rails),
     )
 
 

@@ -46,6 +46,7 @@ OVERRIDE_FIELDS = (
         key="network_oversubscription_ratio", low=1, high=1000, meaning="bandwidth below over above a pod's switches"
     ),
     Field(key="network_pod_gpus", low=1, high=MAX_GPUS, meaning="GPUs that meet at full rate", is_count=True),
+    Field(key="network_rails", low=1, high=64, meaning="first switches that a server's NICs hang on", is_count=True),
 )
 GPU_FIELDS = (
     Field(key="memory_gib", low=0.001, high=16384, meaning="memory as the framework reports it"),

@@ -44,6 +44,7 @@ def _work_out(view: View) -> Iterator[Claim]:
         yield view.claim("num_microbatches", 1, "")
     if not view.is_on("deepspeed"):
         yield from _loss(view, "")
+    yield from _routing(view, "")
     for key, precision in FORMATS:
         if view.is_on(key) or view.text(key) in ("e4m3", "hybrid"):
             yield view.claim("precision", precision, key)
@@ -79,6 +80,13 @@ def _loss(view: View, prefix: str) -> Iterator[Claim]:
     yield view.claim("fused_loss", view.is_on(fused), fused)
     if view.is_on(fused):
         yield view.claim("fused_loss_kernel", KERNELS.get(view.text(kernel)), kernel, fused)
+
+
+def _routing(view: View, prefix: str) -> Iterator[Claim]:
+    """Routing that a benchmark balances by force."""
+    key = f"{prefix}moe_router_force_load_balancing"
+    if view.is_on(key):
+        yield view.claim("routing_imbalance_ratio", 1.0, key)
 
 
 def _uneven_stages(view: View) -> Iterator[Claim]:
@@ -166,6 +174,7 @@ def _bridge(view: View) -> Iterator[Claim]:
     yield from _sequence_parallel(_inside(view, "model"))
     if "model.cross_entropy_loss_fusion" in view.by_key:
         yield from _loss(view, "model.")
+    yield from _routing(view, "model.")
     for key in ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"):
         if key in view.by_key:
             yield view.claim("zero_stage", int(view.is_on(key)), key)
