@@ -1,6 +1,7 @@
 """What limits the fastest plan, and what more memory or the next GPU would change."""
 
 from dataclasses import replace
+from time import process_time
 
 import pytest
 
@@ -266,3 +267,29 @@ def test_states_of_fewer_bytes_are_offered_where_those_assumed_have_to_move_to_t
         model, cluster, seq_len=8192, global_batch_size=32, optimizer="adamw-8bit", precision="bf16"
     ).result.plans[0]
     assert narrow.step_s == changed.prediction.time.step_s
+
+
+def test_a_base_of_4_bits_is_offered_where_one_of_16_has_to_be_streamed_from_the_host():
+    """LoRA of 7B on one RTX 3090 under transformers streams the base for every micro-batch."""
+    asked = {"adapter": "lora", "seq_len": 4096, "global_batch_size": 16, "engine": "accelerate"}
+    answer = sw.plan("qwen2.5-7b", "1xrtx-3090", **asked).result
+    assert answer.plans[0].plan.recipe.offload == "parameters"
+    offers = free_offers(answer.question, answer.plans[0], limits=SearchBounds())
+    assert "adapter=qlora" in {offer.change for offer in offers}
+
+
+def test_a_changed_question_without_a_plan_is_left_at_that():
+    """8,191 GPUs have no layout of 405B; what would have one was searched for over a minute, and not shown."""
+    answer = sw.plan(
+        "llama-3.1-405b",
+        "1024xdgx-h100",
+        engine="megatron",
+        precision="fp8-mixed",
+        seq_len=8192,
+        global_batch_size=2048,
+        limits=SearchBounds(max_predictions=4),
+    ).result
+    started_s = process_time()
+    changes = what_if(answer, limits=SearchBounds(max_predictions=4)).changes
+    assert not [change for change in changes if change.change.startswith("one GPU")]
+    assert process_time() - started_s < 20

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from math import ceil
-from typing import get_args
 
 from shardwise.cluster import Cluster
 from shardwise.engines.table import ENGINES
@@ -14,7 +13,6 @@ from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
-from shardwise.recipe import Adapter
 from shardwise.rules import apply_changes
 from shardwise.rules.changes import changes_text
 from shardwise.search.bounds import SearchBounds
@@ -155,15 +153,13 @@ def _narrow_states(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]
 
 
 def _adapters(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
-    """Adapters beside the model, then beside a base of 4 bits."""
-    recipe, offered = question.recipe, ENGINES[question.engine].adapters
-    adapters = get_args(Adapter)
-    for adapter in adapters[adapters.index(recipe.adapter) + 1 :]:
-        if adapter in offered:
-            small = replace(question, recipe=replace(recipe, adapter=adapter))
-            yield Hypothesis(
-                change=f"adapter={adapter}", question=small, bounds=bounds, caution=ADAPTER_CAUTIONS[adapter]
-            )
+    """Adapters instead of every weight: beside a base of 16 bits, then of 4."""
+    if question.recipe.adapter != "none":
+        return
+    for adapter, caution in ADAPTER_CAUTIONS.items():
+        if adapter in ENGINES[question.engine].adapters:
+            small = apply_changes(question, (("adapter", adapter),))
+            yield Hypothesis(change=f"adapter={adapter}", question=small, bounds=bounds, caution=caution)
 
 
 def _bigger_gpus(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:

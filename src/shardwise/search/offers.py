@@ -192,9 +192,9 @@ def _shared_batch(question: Plan, now: RankedPlan, limits: SearchBounds) -> Iter
 
 
 def _states_on_the_device(question: Plan, now: RankedPlan, limits: SearchBounds) -> Sequence[Offer]:
-    """States of fewer bytes, where they move to the host only because those that were assumed are too big."""
+    """States of fewer bytes, where those that were assumed move to the host for being too big."""
     is_open = limits.precision is None and "precision" in question.open_fields
-    if not is_open or now.plan.recipe.offload == "none":
+    if not (is_open or question.recipe.adapter != "none") or now.plan.recipe.offload == "none":
         return ()
     bounds = replace(limits, offload=("none",))
     offers = (offer for changes in narrow_states(question) for offer in _searched(question, now, changes, bounds))

@@ -12,15 +12,17 @@ from shardwise.recipe import Recompute
 from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import OFFLOADS
+from shardwise.search.clusters import at_most
 from shardwise.search.evaluation import Evaluated, made_safe
 from shardwise.search.offers import LEAST_GAIN_RATIO, Offer, free_offers, rate_ratio, size_offers, type_offers
 from shardwise.search.one_pass import counted_modes, find
 from shardwise.search.ranking import rank
 from shardwise.search.reasons import COMPONENT_WORDS
 from shardwise.search.records import RankedPlan, SearchResult
-from shardwise.search.search import search
+from shardwise.search.search import question_of
 from shardwise.search.simplicity import short_variant
 from shardwise.search.space import Space
+from shardwise.search.targets import meeting
 from shardwise.units import GIB, Bytes, Seconds, format_gib, format_percent, format_seconds
 
 __all__ = ["Sensitivity", "WhatIf", "what_if"]
@@ -123,23 +125,20 @@ def _chosen(result: SearchResult, question: Plan, limits: SearchBounds) -> Seque
 
 
 def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBounds) -> Iterator[WhatIf]:
-    """Search each changed question, and yield the plan that is recommended for it."""
-    now = result.plans[0]
+    """Search each changed question, and yield the plan that is recommended for it.
+
+    Where there is none, nothing is looked for that would have one: on a prime number of GPUs that takes a minute.
+    """
+    now, bounds = result.plans[0], replace(limits, max_gpus=None)
     for offer in offers:
         changed = offer.question
         try:
-            found = search(
-                model=changed.model,
-                cluster=changed.cluster,
-                recipe=changed.recipe,
-                engine=changed.engine,
-                bounds=limits,
-                objective=result.objective,
-            )
+            cluster = at_most(changed.cluster, limits.max_gpus)
+            asked = question_of(model=changed.model, cluster=cluster, recipe=changed.recipe, engine=changed.engine)
+            fitting = find(asked, bounds, objective=result.objective).evaluation.fitting
         except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
             continue
-        if found.plans:
-            best = found.plans[0]
+        for best in rank(meeting(fitting, bounds), objective=result.objective, limit=1):
             answered = _changed(offer.change, best.plan, best.prediction.time.step_s, now)
             yield replace(answered, is_other_batch=offer.is_other_batch)
 
