@@ -227,6 +227,16 @@ components = ["loss"]\n"""
         assert not plan.recipe.compile
 
 
+def test_the_log_of_megatron_says_choices_with_their_class_and_every_switch_that_is_off():
+    lines = {
+        **{"attention_backend": "AttnBackend.fused", "bf16": "True", "seq_length": "4096", "micro_batch_size": "1"},
+        **{"some_new_switch": "False", "some_new_size": "3", "some_new_name": "None"},
+    }
+    reading = reading_of("".join(f"  {key} ........ {value}\n" for key, value in lines.items()), "megatron.log")
+    assert reading.value("attention_kernel") == "cudnn"
+    assert [one.place for one in reading.not_understood] == ["megatron.log:some_new_size"]
+
+
 def test_hybridep_is_told_like_deepep():
     line = "pretrain_gpt.py --num-experts 8 --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep\n"
     reading = reading_of(line, "run.sh")
