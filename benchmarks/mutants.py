@@ -60,6 +60,9 @@ EQUIVALENT: dict[str, str] = {
         "a stage sends to as many other stages as it receives from, but for the ends of the model, which are excluded"
     ),
     "if other >= 0 and other != size:": "a batch of no sequences has no plan",
+    "return f\"is {format_percent(abs(share))} {'slower' if share >= 0 else 'faster'}\"": (
+        "a share below half a per cent, and so one of nothing, is said to be as fast before"
+    ),
 }
 """The changed lines that compute what the original ones compute, each with the reason."""
 GPU_ONLY = frozenset((Path("train/kernels.py"),))

@@ -159,6 +159,20 @@ def test_megatron_arguments_hold_what_its_checks_ask_for():
     assert "--account-for" not in wide
 
 
+@pytest.mark.parametrize(
+    ("target", "word"),
+    [
+        ("megatron", "--moe-token-dispatcher-type flex"),
+        ("torchtitan", 'expert_parallel_comm_backend = "standard"'),
+        ("torchtitan-recipe", "moe_comm_backend='standard'"),
+    ],
+)
+def test_experts_travel_as_the_plan_of_their_engine_is_predicted(target, word):
+    stage = 1 if target == "megatron" else 3
+    layout = {"dp_shard": 8, "zero_stage": stage, "ep": 8}
+    assert word in text_of(("qwen3-30b-a3b", "8xh100-sxm", {"seq_len": 4096}, layout), target)
+
+
 def test_accelerate_shards_nothing_over_replicas_alone():
     """FSDP 2 of Accelerate 1.15 asks for an axis to shard over; the plan that offloads over replicas has none."""
     plan = ("llama-3.1-8b", "8xh100-sxm", {"seq_len": 4096, "offload": "parameters"})

@@ -20,6 +20,22 @@ LLAMA = {
 }
 
 
+MIXTURE = {**LLAMA, "num_key_value_heads": 2, "num_experts_per_tok": 2, "num_local_experts": 4, "model_type": "mixtral"}
+DEEPSEEK = {
+    **LLAMA,
+    "model_type": "deepseek_v3",
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 32,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+}
 GEMMA = {**LLAMA, "model_type": "gemma", "head_dim": 16, "num_key_value_heads": 2}
 
 
@@ -83,4 +99,22 @@ def test_a_model_that_cannot_be_adapted_as_asked_is_refused(tmp_path, config, wo
     exit_code, said = dry_run(tmp_path, config, capsys, *words, "--random-weights")
     assert exit_code == (0 if code is None else 2), said
     assert said.get("code") == code
+    assert (tmp_path / "run").exists() == (code is None)
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "code"),
+    [
+        (MIXTURE, ["--router-bias-update-rate", "0.001"], "train-router-bias"),
+        (MIXTURE, ["--router-aux-loss-coef", "0.001"], None),
+        (DEEPSEEK, ["--router-bias-update-rate", "0.001"], None),
+        (DEEPSEEK, ["--router-aux-loss-coef", "0.001"], "train-router-loss"),
+    ],
+    ids=["no biases", "a loss", "biases", "no loss"],
+)
+def test_what_a_model_has_not_to_even_out_its_experts_is_refused_before_anything_starts(
+    tmp_path, config, words, code, capsys, built_here
+):
+    exit_code, said = dry_run(tmp_path, config, capsys, *words)
+    assert (exit_code, said.get("code")) == ((2, code) if code else (0, None))
     assert (tmp_path / "run").exists() == (code is None)

@@ -52,7 +52,7 @@ def test_backward_takes_what_was_timed(heads, measured_ms):
 
 def test_a_step_of_qwen_3_5_on_b300():
     """35B-A3B, 8 B300, 4 x 4,096 tokens a rank, checkpointing, two expert-parallel ranks: 16,400 tokens/s a
-    GPU (whitecircle/halo ``human-docs/performance.md``, 2026). Nothing is fitted on it; 9 % too fast as a scan."""
+    GPU (whitecircle/halo ``human-docs/performance.md``, 2026). Nothing is fitted on it."""
     plan = Plan(
         model=read_model("qwen3.5-35b-a3b"),
         cluster=read_cluster("8xb300-sxm"),

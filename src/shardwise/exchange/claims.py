@@ -1,6 +1,7 @@
 """Documents become claims about fields of a plan, in our words; keys that could not be read are kept beside them."""
 
 from dataclasses import dataclass
+from dataclasses import field as record_field
 from math import isfinite
 
 from shardwise.exchange.facts import Fact, FactValue, names_a_file
@@ -20,7 +21,7 @@ class Unread:
 
     place: str
     value: str
-    field: str = ""
+    field: str = record_field(default="", compare=False)
     """Our field that the key is about, which is then open; empty where the key itself is unknown."""
 
 
@@ -46,11 +47,16 @@ def claims_of(view: View) -> tuple[list[Claim], list[Unread]]:
     unread.extend(
         _unread(fact)
         for fact in view.by_key.values()
-        if fact.value is not None and not view.tool.knows(fact.key) and not names_a_file(fact)
+        if not _says_nothing(view, fact) and not view.tool.knows(fact.key) and not names_a_file(fact)
     )
     claims.extend(view.tool.work_out(view))
     left = {one.field for one in unread}
     return [claim for claim in claims if _is_possible(claim) and (claim.strength or claim.field not in left)], unread
+
+
+def _says_nothing(view: View, fact: Fact) -> bool:
+    """Whether a value is null; or a switch that is off in a log, which prints all that the tool has."""
+    return fact.value is None or (view.document.program == "log" and fact.value is False)
 
 
 def is_unset(fact: Fact) -> bool:

@@ -15,6 +15,8 @@ from shardwise.plan_file.text import decode_plan, parse_plan_text, read_plan_byt
 
 LOG_LINE = re.compile(r"^(?:\S*\d+:\s)?\s*([a-z][\w]*) \.{3,} (.*)$", flags=re.MULTILINE)
 """Megatron prints ``  tensor_model_parallel_size ...................... 8``, launchers put the rank before it."""
+ENUM = re.compile(r"^[A-Z]\w+\.(?=[a-z_]+$)")
+"""The class before a choice, as in ``AttnBackend.auto``."""
 TREE_SUFFIXES = (".json", ".yaml", ".yml", ".toml")
 MANY_LOG_LINES = 5
 
@@ -38,7 +40,9 @@ def parse_documents(text: str, *, name: str) -> tuple[Document, ...]:
     elif is_torchtitan_log(text):
         documents = (read_torchtitan_log(text, file=name),)
     elif len(lines := LOG_LINE.findall(text)) >= MANY_LOG_LINES:
-        facts = (Fact(key=key, value=scalar_of(value.strip()), place=f"{name}:{key}") for key, value in lines)
+        facts = (
+            Fact(key=key, value=scalar_of(ENUM.sub("", value.strip())), place=f"{name}:{key}") for key, value in lines
+        )
         documents = (Document(file=name, facts=tuple(facts), program="log"),)
     else:
         documents = read_script(text, file=name)

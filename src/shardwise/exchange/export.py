@@ -33,6 +33,7 @@ from shardwise.rules.check import find_errors
 from shardwise.rules.defaults import fill_plan
 from shardwise.rules.refusal import Changes
 from shardwise.schedules.table import SCHEDULE_KINDS
+from shardwise.step.expert_exchange import expert_exchange
 from shardwise.step.layer_placement import chunks_per_stage
 from shardwise.step.loss import has_loss_kernels
 
@@ -136,8 +137,15 @@ def _files_or_obstacle(plan: Plan, target: Target) -> "tuple[TextFile, ...] | _O
 
 
 def same_work(plan: Plan) -> Plan:
-    """The plan as its import says it: idle ranks are replicas, V-shaped pipelines have 2 chunks, losses a kernel."""
+    """The plan as its import says it: idle ranks are replicas, V-shaped pipelines have 2 chunks, losses a kernel.
+
+    The exchange of experts that a plan leaves to its engine is said, as the tool's own default may be another:
+    ``--moe-token-dispatcher-type`` of Megatron-LM is ``allgather``.
+    """
     layout = plan.layout
+    if plan.model.is_moe and layout.ep > 1:
+        layout = replace(layout, expert_exchange=expert_exchange(plan))
+        plan = replace(plan, layout=layout)
     if has_loss_kernels(engine_profile(plan.engine)) and plan.recipe.fused_loss is not False:
         kernel = plan.recipe.fused_loss_kernel or "te"
         plan = replace(plan, recipe=replace(plan.recipe, fused_loss=True, fused_loss_kernel=kernel))

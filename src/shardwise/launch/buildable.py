@@ -13,6 +13,7 @@ from shardwise.launch.command import environment
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import Shape, tensor_shapes
 from shardwise.train.job import Job, job_to_json, uses_transformers
+from shardwise.train.routable import own_loss_coef, require_routable
 
 __all__ = ["model_shapes", "require_weights_of_transformers"]
 
@@ -29,12 +30,15 @@ def model_shapes(job: Job) -> Mapping[str, Shape] | None:
     seconds: this one imports no torch.
 
     Raises:
-        ModelError: a field of the config is not what the model's class takes.
+        ModelError: a field of the config is not what the model's class takes, or its routers are not what the job asks.
         LayoutError: the layout divides a vocabulary whose logits are more than a product.
         RecipeError: the job's adapters find no matrix to stand beside, or one that 4 bits cannot hold.
     """
     if not uses_transformers(job):
-        return dict(tensor_shapes(read_config(job.model_config)))
+        config = read_config(job.model_config)
+        if config.num_experts:
+            require_routable(job, coef=own_loss_coef(job), has_biases=False)
+        return dict(tensor_shapes(config))
     if find_spec("torch") is None or find_spec("transformers") is None:
         return None
     answer = _built(job)
@@ -49,6 +53,9 @@ def model_shapes(job: Job) -> Mapping[str, Shape] | None:
     if "not_divided" in answer:
         why = answer["not_divided"]
         raise LayoutError(why["message"], code=why["code"], fix=why["fix"])
+    if "not_routed" in answer:
+        why = answer["not_routed"]
+        raise ModelError(why["message"], code=why["code"], fix=why["fix"])
     if "not_adapted" in answer:
         why = answer["not_adapted"]
         raise RecipeError(why["message"], code=why["code"], fix=why["fix"])

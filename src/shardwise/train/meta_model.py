@@ -2,9 +2,9 @@
 
 Reads a job on standard input and writes one JSON object: the shape of every parameter under ``shapes``, or why there is
 no such model under ``refused``, or why the job's layout cannot divide it under ``not_divided``, or why its adapters
-cannot stand in it under ``not_adapted``. With ``--weights``
-it says under ``unfit`` what the job's weights lack for it. A launcher asks it about models that transformers builds,
-whose configs and checkpoints only transformers can judge.
+cannot stand in it under ``not_adapted``, or why its routers cannot be evened out under ``not_routed``. With
+``--weights`` it says under ``unfit`` what the job's weights lack for it. A launcher asks it about models that
+transformers builds, whose configs and checkpoints only transformers can judge.
 """
 
 import json
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import LayoutError, RecipeError, ShardwiseError
+from shardwise.errors import LayoutError, ModelError, RecipeError, ShardwiseError
 from shardwise.train.family_parallel import require_plain_head
 from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.job import Job, job_from_json
@@ -22,6 +22,7 @@ from shardwise.train.pretrained.conversion import conversion_of
 from shardwise.train.pretrained.converted import unfit_tensors
 from shardwise.train.pretrained.files import saved_tensors
 from shardwise.train.pretrained.fitting import first_of
+from shardwise.train.router_balance import require_routing
 
 __all__ = ["meta_model", "unfit_weights"]
 
@@ -40,6 +41,10 @@ def meta_model(job: Job) -> dict[str, Any]:
         require_plain_head(model, job)
     except LayoutError as error:
         return {"not_divided": _parts(error)}
+    try:
+        require_routing([model], job)
+    except (LayoutError, ModelError) as error:
+        return {"not_routed": _parts(error)}
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     if job.recipe.adapter != "none":
         try:

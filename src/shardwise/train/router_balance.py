@@ -5,18 +5,16 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from shardwise.errors import LayoutError, ModelError
+from shardwise.errors import ModelError
 from shardwise.train.decoder.blocks import is_sparse
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.family_routing import config_loss_coef, num_chosen, num_experts, sparse_blocks, watch_family
 from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.job import Job
+from shardwise.train.routable import own_loss_coef, require_routable
 from shardwise.train.routing import RouterWatch, biases_of
 
-__all__ = ["sparse_blocks_of", "watch_routers"]
-
-OWN_LOSS_COEF = 0.001
-"""``router_aux_loss_coef`` of a Mixtral and of a Qwen3-MoE config that leaves it out. Source: transformers 5.24."""
+__all__ = ["require_routing", "sparse_blocks_of", "watch_routers"]
 
 
 def sparse_blocks_of(decoders: Sequence[nn.Module]) -> dict[int, nn.Module]:
@@ -41,19 +39,7 @@ def watch_routers(decoders: Sequence[nn.Module], job: Job, device: torch.device)
     blocks, layout, spec = sparse_blocks_of(decoders), job.layout, job.routing
     if not blocks:
         return None
-    coef = _loss_coef(decoders[0], job)
-    if coef > 0 and layout.pp > 1:
-        raise LayoutError(
-            f"the auxiliary loss of routers is one over all layers, and with pp={layout.pp} no rank sees them all",
-            code="train-router-loss",
-            fix="set pp to 1, or --router-aux-loss-coef 0",
-        )
-    if spec.bias_update_ratio > 0 and not any(biases_of(block) for block in blocks.values()):
-        raise ModelError(
-            f"{job.model_config['model_type']} adds no bias before it chooses experts, so none can be moved",
-            code="train-router-bias",
-            fix="leave out --router-bias-update-rate, or set --router-aux-loss-coef 0.001",
-        )
+    coef = require_routing(decoders, job)
     if not (coef or spec.bias_update_ratio or spec.expert_load in ("ratio", "counts")):
         return None
     watch = RouterWatch(
@@ -74,22 +60,33 @@ def watch_routers(decoders: Sequence[nn.Module], job: Job, device: torch.device)
     return watch
 
 
+def require_routing(decoders: Sequence[nn.Module], job: Job) -> float:
+    """The coefficient of the auxiliary loss, where all that the job asks of these decoders' routers is possible.
+
+    Raises:
+        LayoutError: as :func:`watch_routers`.
+        ModelError: the same.
+    """
+    blocks = sparse_blocks_of(decoders)
+    coef = _loss_coef(decoders[0], job) if blocks else 0.0
+    if blocks:
+        require_routable(job, coef=coef, has_biases=any(biases_of(block) for block in blocks.values()))
+    return coef
+
+
 def _loss_coef(decoder: nn.Module, job: Job) -> float:
     """The coefficient that is asked for, or the one with which transformers would add the loss."""
-    asked, fields = job.routing.aux_loss_ratio, job.model_config
+    asked = job.routing.aux_loss_ratio
     if isinstance(decoder, TransformersDecoder):
         of_class = config_loss_coef(decoder)
         if of_class is None and asked:
             raise ModelError(
-                f"transformers computes no auxiliary loss for {fields['model_type']}",
+                f"transformers computes no auxiliary loss for {job.model_config['model_type']}",
                 code="train-router-loss",
                 fix="leave out --router-aux-loss-coef; where routers have biases, set --router-bias-update-rate 0.001",
             )
         return (of_class or 0.0) if asked is None else asked
-    if asked is not None:
-        return asked
-    given = fields.get("router_aux_loss_coef")
-    return float(str(OWN_LOSS_COEF if given is None else given)) if fields.get("output_router_logits") else 0.0
+    return own_loss_coef(job)
 
 
 def _num_layers(decoder: nn.Module) -> int:

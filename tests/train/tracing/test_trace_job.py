@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.layout import Layout
 from shardwise.train.tracing.run_rank import trace_rank
-from shardwise.train.tracing.trace_job import trace_job
+from shardwise.train.tracing.trace_job import _groups, trace_job
 from train.models import make_job
 from train.tracing.held import held
 from train.world_member import count
@@ -70,3 +71,17 @@ def test_matrix_products_do_six_flop_per_weight_and_token():
 def test_stages_that_differ_are_traced():
     job = make_job(layout={"pp": 4}, chunk_layers=(1, 1, 1, 1))
     assert [stage.stage for stage in trace_job(job)] == [0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("layout", "rank", "ranks"),
+    [
+        ({"dp_shard": 4, "ep": 2}, 0, (0, 2)),
+        ({"dp_shard": 4, "ep": 2}, 3, (1, 3)),
+        ({"dp_shard": 4, "tp": 2, "ep": 2}, 1, (1, 3, 5, 7)),
+        ({"dp_shard": 2, "ep": 2}, 1, (1,)),
+    ],
+    ids=str,
+)
+def test_ranks_that_hold_parts_of_the_same_experts_are_one_group_apart(layout, rank, ranks):
+    assert dict(_groups(Layout(**layout), rank))["expert_shards"] == ranks
