@@ -4,6 +4,7 @@ import pytest
 
 from shardwise.ask.foreign_plan import read_foreign
 from shardwise.exchange.documents import parse_documents
+from shardwise.exchange.mistakes import find_mistakes
 from shardwise.exchange.reading import read_parsed
 
 
@@ -182,6 +183,7 @@ def test_adapters_of_a_megatron_run_are_read_and_all_linear_layers_win_over_a_li
 def test_one_process_is_started_where_accelerate_is_told_that_nothing_is_distributed():
     reading = reading_of("distributed_type: 'NO'\nnum_machines: 1\nnum_processes: 8\n", "accelerate.yaml")
     assert [(one.first.value, one.second.value) for one in reading.contradictions] == [(8, 1)]
+    assert [one.code for one in find_mistakes(reading, cluster=None)] == ["gpus-by-processes"]
 
 
 def test_a_prompt_and_its_completion_are_one_sequence():

@@ -37,15 +37,14 @@ def commands_of(screen):
 
 
 def question_facts(plan, kernel):
-    recipe = plan["recipe"]
+    recipe, batch = plan["recipe"], plan["recipe"]["global_batch_size"]
     return [
         plan["engine"],
         recipe["precision"],
         f"compile {'on' if recipe['compile'] else 'off'}",
         f"attention by {ATTENTION_KERNELS[kernel].title}",
         f"{recipe['seq_len']:,}",
-        f"{recipe['global_batch_size']:,}",
-        f"({recipe['seq_len'] * recipe['global_batch_size']:,} tokens) a step",
+        f"{batch:,} sequence{'s' * (batch > 1)} ({recipe['seq_len'] * batch:,} tokens) a step",
     ]
 
 

@@ -135,7 +135,8 @@ def question_lines(plan: Plan, context: ScreenContext, width: int, *, place: str
     sequences = plan.global_batch_size
     parts = [
         marked("seq_len", f"{recipe.seq_len:,}") + " tokens a sequence",
-        f"{marked('global_batch_size', f'{sequences:,}')} sequences ({plan.tokens_per_step:,} tokens) a step",
+        f"{marked('global_batch_size', f'{sequences:,}')} sequence{'s' * (sequences != 1)} "
+        f"({plan.tokens_per_step:,} tokens) a step",
         *([f"{format_count(recipe.tokens)} tokens in all"] if recipe.tokens else []),
         marked("precision", recipe.precision),
         marked("optimizer", recipe.optimizer),

@@ -6,6 +6,8 @@ from shardwise.exchange.mistakes.rule import Case, Conditions, Found
 from shardwise.exchange.names import View
 from shardwise.exchange.tools.others import batch_numbers
 
+KIND = "distributed_type"
+"""The key with which Accelerate's file says what starts."""
 LAUNCH_ADDRESS = "SLURM_LAUNCH_NODE_IPADDR"
 META_PIECES = {(5120, 40): 2, (6656, 60): 4, (8192, 80): 8}
 """Pieces of Meta's checkpoints, each a tensor-parallel rank, by width and layers (meta-llama/llama README)."""
@@ -56,6 +58,14 @@ def _idle_gpus(case: Case) -> Iterator[Found]:
                 case.place("world_size"),
                 f"{nodes} nodes x {gpus} GPUs are asked for, {world} processes start: {nodes * gpus - world} GPUs idle",
                 f"start {nodes * gpus} processes, or ask Slurm for {world} GPUs",
+            )
+    for view in case.views("accelerate"):
+        asked = view.number("num_processes") or 1
+        if view.text(KIND) == "no" and asked > 1 and not view.is_line:
+            yield Found(
+                view.by_key[KIND].place,
+                f"one process starts where nothing is distributed, whatever num_processes says: {asked - 1} GPUs idle",
+                "distributed_type: MULTI_GPU, or num_processes: 1",
             )
     runtime, job = case.fact("spec.mlPolicy.mpi.numProcPerNode", "kubernetes"), None
     for view in case.views("kubernetes"):
@@ -132,7 +142,7 @@ def _node_counts(case: Case) -> Iterator[Found]:
 
 def _world_by_layout(case: Case) -> Iterator[Found]:
     for one in case.reading.contradictions:
-        if one.first.field == "world_size":
+        if one.first.field == "world_size" and not one.second.place.endswith(f":{KIND}"):
             numbers = sorted(int(str(claim.value)) for claim in (one.first, one.second))
             yield Found(
                 one.second.place if "x" in one.second.place else one.first.place,
