@@ -118,7 +118,7 @@ def _tensors(inventory: StageInventory) -> Answer:
     for moment, place in zip(inventory.moments, range(len(inventory.moments)), strict=True):
         alive: Counter[str] = Counter()
         for tensor in inventory.tensors:
-            if tensor.born <= place <= tensor.dies:
+            if tensor.first_use <= place <= tensor.last_use:
                 alive[f"{moment.phase} {tensor.component}"] += tensor.num_bytes
         most |= alive
     return {**most, "host": inventory.host_bytes, "nvme": inventory.nvme_bytes}

@@ -82,13 +82,15 @@ COUNTS = {
     "sm_count",
 }
 POSITIONS = {
-    "born",
+    "allocated",
+    "first_use",
     "chunk",
     "device_index",
     "event_index",
     "line_number",
     "stream_id",
-    "dies",
+    "freed",
+    "last_use",
     "high",
     "index",
     "k",

@@ -17,7 +17,7 @@ def alive(plan: Plan, *named: str, stage: int = 0) -> list[int]:
         sum(
             tensor.num_bytes
             for tensor in inventory.tensors
-            if tensor.born <= moment <= tensor.dies and {tensor.name, tensor.component}.intersection(named)
+            if tensor.first_use <= moment <= tensor.last_use and {tensor.name, tensor.component}.intersection(named)
         )
         for moment in range(len(inventory.moments))
     ]

@@ -91,7 +91,7 @@ def test_stages_whose_forward_passes_all_come_first_meet_no_gradients_in_them(sc
     with_none = 0
     for stage in pipeline_stages(model=plan.model, layout=plan.layout):
         inventory = stage_inventory(plan, stage)
-        held = [t for t in inventory.tensors if t.component == "gradients" and t.born <= 1 <= t.dies]
+        held = [t for t in inventory.tensors if t.component == "gradients" and t.first_use <= 1 <= t.last_use]
         names = [moment.name for moment in inventory.moments]
         assert (not held) == ("end of the first micro-batch's backward" in names)
         with_none += not held

@@ -263,6 +263,6 @@ def test_the_first_micro_batch_of_gpipe_makes_the_token_tables_gradient_in_16_bi
     stages = pipeline_stages(model=plan.model, layout=plan.layout)
     timeline = StageContext(plan=plan, stage=stages[0]).timeline
     found = [one for one in stage_inventory(plan=plan, stage=stages[0]).tensors if "token table" in one.name]
-    assert [(one.num_bytes, one.born, one.dies) for one in found] == [
+    assert [(one.num_bytes, one.first_use, one.last_use) for one in found] == [
         (2 * TABLE, timeline.first_backward_end, timeline.first_backward_end)
     ]

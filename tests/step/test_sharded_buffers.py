@@ -28,8 +28,8 @@ def test_blocks_that_stay_gathered_are_freed_in_backward_each_after_its_own():
     timeline = StageContext(plan=plan, stage=stage).timeline
     tensors = stage_inventory(plan=plan, stage=stage).tensors
     (gathered,) = [tensor for tensor in tensors if tensor.name == "gathered blocks"]
-    assert gathered.born <= timeline.forward
-    assert timeline.runs[0].last_backward <= gathered.dies < timeline.backward_end
+    assert gathered.first_use <= timeline.forward
+    assert timeline.runs[0].last_backward <= gathered.last_use < timeline.backward_end
 
 
 BLOCK, TABLES = 218_112_000, 2 * 128_256 * 4096 + 4096
@@ -155,7 +155,7 @@ def held_at(plan, names, moment):
     (stage,) = pipeline_stages(model=plan.model, layout=plan.layout)
     at = getattr(StageContext(plan=plan, stage=stage).timeline, moment)
     tensors = stage_inventory(plan=plan, stage=stage).tensors
-    return sum(one.num_bytes for one in tensors if one.name in names and one.born <= at <= one.dies)
+    return sum(one.num_bytes for one in tensors if one.name in names and one.first_use <= at <= one.last_use)
 
 
 def test_torchtitan_wraps_the_token_table_and_the_head_for_themselves():
@@ -185,5 +185,5 @@ def test_a_stage_without_blocks_reduces_its_embedding_after_backward():
     end = StageContext(plan=plan, stage=stages[0]).timeline.backward_end
     name = "embedding gradients being reduced"
     (reduced,) = [one for one in stage_inventory(plan=plan, stage=stages[0]).tensors if one.name == name]
-    assert (reduced.born, reduced.dies) == (end, end)
+    assert (reduced.first_use, reduced.last_use) == (end, end)
     assert stage_inventory(plan=plan, stage=stages[-1]).tensors

@@ -51,14 +51,14 @@ class _Block:
     """One allocation from its request to its release."""
 
     num_bytes: int
-    born: int
+    allocated: int
     """Number of the event that allocated the block."""
-    birth: tuple[str, ...]
+    first_marks: tuple[str, ...]
     """Marks that were open on the allocating thread, outermost first."""
-    birth_phase: Phase
-    dies: int | None = None
-    death: tuple[str, ...] = ()
-    death_phase: Phase = "optimizer"
+    first_phase: Phase
+    freed: int | None = None
+    last_marks: tuple[str, ...] = ()
+    last_phase: Phase = "optimizer"
     is_free_missed: bool = False
     """Whether another block began at the address while this one still counted."""
 
@@ -81,7 +81,7 @@ class _Replay:
     level: int
     """Bytes that are allocated now."""
     known: int = 0
-    """Bytes of blocks that were born within the step."""
+    """Bytes of blocks that were allocated within the step."""
     live: dict[int, _Block] = field(default_factory=dict)
     blocks: list[_Block] = field(default_factory=list)
     levels: list[tuple[int, Phase]] = field(default_factory=list)
@@ -93,12 +93,12 @@ class _Replay:
         if old is not None:
             # A free on a thread without profiler is missed; the next block at the address tells.
             self.level -= old.num_bytes
-            old.dies, old.death, old.death_phase = number, marks, phase
+            old.freed, old.last_marks, old.last_phase = number, marks, phase
             old.is_free_missed = change.num_bytes > 0
         elif change.num_bytes < 0:
             self.level += change.num_bytes
         if change.num_bytes > 0:
-            block = _Block(num_bytes=change.num_bytes, born=number, birth=marks, birth_phase=phase)
+            block = _Block(num_bytes=change.num_bytes, allocated=number, first_marks=marks, first_phase=phase)
             self.live[change.address] = block
             self.blocks.append(block)
             self.level += change.num_bytes
@@ -110,16 +110,16 @@ class _Replay:
         gloo's threads free what they have sent, and the profiler does not see these threads: the input of a collective
         would count until its address is used again, or to the end of the step.
         """
-        births = [block.born for block in self.blocks]
+        allocations = [block.allocated for block in self.blocks]
         too_much = [0] * (len(self.levels) + 1)
         for index, block in enumerate(self.blocks):
-            if block.birth_phase == "optimizer" or not (block.is_free_missed or block.dies is None):
+            if block.first_phase == "optimizer" or not (block.is_free_missed or block.freed is None):
                 continue
-            counted_until = len(self.levels) if block.dies is None else block.dies
-            ends = min(births[index + 2] if index + 2 < len(births) else counted_until, counted_until)
+            counted_until = len(self.levels) if block.freed is None else block.freed
+            ends = min(allocations[index + 2] if index + 2 < len(allocations) else counted_until, counted_until)
             too_much[ends] += block.num_bytes
             too_much[counted_until] -= block.num_bytes
-            block.dies, block.death_phase = ends, self.levels[min(ends, len(self.levels) - 1)][1]
+            block.freed, block.last_phase = ends, self.levels[min(ends, len(self.levels) - 1)][1]
         for index, excess in enumerate(accumulate(too_much[:-1])):
             level, phase = self.levels[index]
             self.levels[index] = (level - excess, phase)
@@ -200,9 +200,9 @@ def _stretches(replay: _Replay) -> Iterator[_Stretch]:
     first_update = next((index for index, phase in enumerate(phases) if phase == "optimizer"), None)
     backward = [index for index, phase in enumerate(phases) if phase == "backward"]
     for block in replay.blocks:
-        component, start = _component(block, first_update), block.born
-        end = len(phases) if block.dies is None else block.dies
-        if component == "gradients" and block.birth_phase == "loss":
+        component, start = _component(block, first_update), block.allocated
+        end = len(phases) if block.freed is None else block.freed
+        if component == "gradients" and block.first_phase == "loss":
             known = bisect_left(backward, start)
             handed_over = min(backward[known], end) if known < len(backward) else end
             yield _Stretch(component="activations", num_bytes=block.num_bytes, start=start, end=handed_over)
@@ -212,31 +212,31 @@ def _stretches(replay: _Replay) -> Iterator[_Stretch]:
 
 def _component(block: _Block, first_update: int | None) -> MemoryComponent:
     """The component of a block, by where it was allocated and where it was freed."""
-    innermost = block.birth[-1] if block.birth else ""
-    outlives_backward = first_update is not None and block.born < first_update <= (block.dies or first_update)
-    if block.birth_phase == "optimizer":
-        return "optimizer" if block.dies is None else "temporaries"
+    innermost = block.first_marks[-1] if block.first_marks else ""
+    outlives_backward = first_update is not None and block.allocated < first_update <= (block.freed or first_update)
+    if block.first_phase == "optimizer":
+        return "optimizer" if block.freed is None else "temporaries"
     if innermost.startswith(GATHERING):
         return "gathered_parameters"
-    if block.birth_phase == "backward" or (block.birth_phase == "loss" and block.death_phase != "loss"):
+    if block.first_phase == "backward" or (block.first_phase == "loss" and block.last_phase != "loss"):
         return _made_for_gradients(block, outlives_backward=outlives_backward)
-    if block.birth_phase == "loss":
+    if block.first_phase == "loss":
         return "logits"
     if innermost.startswith(LIBRARIES):
         return "communication_buffers"
-    return "temporaries" if block.death_phase == "forward" and block.dies is not None else "activations"
+    return "temporaries" if block.last_phase == "forward" and block.freed is not None else "activations"
 
 
 def _made_for_gradients(block: _Block, *, outlives_backward: bool) -> MemoryComponent:
     """The component of memory made in backward or for the loss: gradients, buffers of collectives, or the rest."""
-    if BLOCK in block.birth and BLOCK not in block.death:
+    if BLOCK in block.first_marks and BLOCK not in block.last_marks:
         return "activations"  # computed again, for as long as backward needs it
     if outlives_backward:
         return "gradients"
-    names = [*block.birth[-1:], *block.death[-1:]]
+    names = [*block.first_marks[-1:], *block.last_marks[-1:]]
     if any(name.startswith((*REDUCING, *LIBRARIES)) for name in names):
         return "communication_buffers"
-    return "temporaries" if block.birth_phase == "backward" else "activations"
+    return "temporaries" if block.first_phase == "backward" else "activations"
 
 
 class _OpenMarks:

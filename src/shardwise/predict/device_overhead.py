@@ -90,8 +90,8 @@ def reserved_bytes(
         if is_expandable:
             pool = tensor.component if has_stream_pools and tensor.component in STREAM_COMPONENTS else "compute"
         change = changes.setdefault(pool, [0] * (len(inventory.moments) + 1))
-        change[tensor.born] += tensor.num_bytes
-        change[tensor.dies + 1] -= tensor.num_bytes
+        change[tensor.first_use] += tensor.num_bytes
+        change[tensor.last_use + 1] -= tensor.num_bytes
     gap = sum(_peak(change) for change in changes.values()) - peak_bytes
     if is_expandable:
         cached = peak_bytes * (1 + EXPANDABLE_ROUNDING_FRACTION) + gap

@@ -65,8 +65,8 @@ def allocated_at(inventory: StageInventory) -> tuple[Bytes, ...]:
     """Bytes alive at every moment of a stage."""
     change = [0] * (len(inventory.moments) + 1)
     for tensor in inventory.tensors:
-        change[tensor.born] = change[tensor.born] + tensor.num_bytes
-        change[tensor.dies + 1] = change[tensor.dies + 1] - tensor.num_bytes
+        change[tensor.first_use] = change[tensor.first_use] + tensor.num_bytes
+        change[tensor.last_use + 1] = change[tensor.last_use + 1] - tensor.num_bytes
     return tuple(accumulate(change[:-1]))
 
 
@@ -94,7 +94,7 @@ def _stage_memory(plan: Plan, stage: Stage, inventory: StageInventory) -> StageM
         learned_ratio = calibration.ratio_of("memory allocated")
         alive = tuple(round(learned_ratio * num_bytes) for num_bytes in alive)
         reserved = max(alive[peak], round(learned_ratio * calibration.ratio_of("memory reserved") * reserved))
-    at_peak = [tensor for tensor in inventory.tensors if tensor.born <= peak <= tensor.dies]
+    at_peak = [tensor for tensor in inventory.tensors if tensor.first_use <= peak <= tensor.last_use]
     return StageMemory(
         stage=stage.index,
         layers=stage.num_layers,

@@ -125,8 +125,8 @@ def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
         # A gradient is made whole before it is added, or cast to fp32; otherwise it becomes the gradient itself.
         widest = largest(unit.base.largest_matrix for unit in context.held_units if unit.is_block)
         whole = compute * widest * (adds_up | context.is_autocast)
-        for born, dies in timeline.spans_of_backward:
-            yield tensor("weight gradient", "temporaries", whole, born, dies)
+        for first_use, last_use in timeline.spans_of_backward:
+            yield tensor("weight gradient", "temporaries", whole, first_use, last_use)
     if context.profile.is_torch and not context.is_native_engine:
         # DTensor's row-wise embedding leaves the whole table's gradient on every rank until the optimizer (traced).
         others = (context.plan.layout.tp - 1) * context.embedding_elements * context.states.gradient_bytes

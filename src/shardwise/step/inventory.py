@@ -25,13 +25,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """Bytes of one component on one rank, alive from moment ``born`` through moment ``dies`` (both included)."""
+    """Bytes of one component on one rank, allocated from moment ``first_use`` through ``last_use``, both included."""
 
     name: str
     component: MemoryComponent
     num_bytes: Bytes
-    born: int
-    dies: int
+    first_use: int
+    last_use: int
     pool: str = ""
     """Name of the tensors that reuse its freed bytes, where not all of its component do: those of one CUDA stream."""
 
@@ -52,8 +52,8 @@ def present(condition: bool, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
                 name=tensor.name,
                 component=tensor.component,
                 num_bytes=tensor.num_bytes * condition,
-                born=tensor.born,
-                dies=tensor.dies,
+                first_use=tensor.first_use,
+                last_use=tensor.last_use,
                 pool=tensor.pool,
             )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shardwise.columns import either, largest, least, most, negated, rounded, settled
 from shardwise.ledger import MemoryComponent
-from shardwise.step.gradient_births import gradient_births
+from shardwise.step.gradient_first_uses import gradient_first_uses
 from shardwise.step.inventory import Tensor, present
 from shardwise.step.native_engine import (
     frees_after_forward,
@@ -64,8 +64,8 @@ def accumulates_whole(context: StageContext) -> bool:
     return settled(context.gathers_parameters & waits)
 
 
-def _tensor(name: str, component: MemoryComponent, num_bytes: float, born: int, dies: int) -> Tensor:
-    return Tensor(name=name, component=component, num_bytes=rounded(num_bytes), born=born, dies=dies)
+def _tensor(name: str, component: MemoryComponent, num_bytes: float, first_use: int, last_use: int) -> Tensor:
+    return Tensor(name=name, component=component, num_bytes=rounded(num_bytes), first_use=first_use, last_use=last_use)
 
 
 def _blocks(context: StageContext) -> list[Unit]:
@@ -85,8 +85,8 @@ def _kept(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     is_pipeline = context.plan.layout.pp > 1
     for unit in blocks:
         moments, one = timeline.runs[unit.run], context.gathered_bytes(unit)
-        dies = (moments.first_backward, moments.after_first, moments.last_backward)
-        for count, last in zip((least(1, unit.count - 1), most(0, unit.count - 2), 1), dies, strict=True):
+        last_use = (moments.first_backward, moments.after_first, moments.last_backward)
+        for count, last in zip((least(1, unit.count - 1), most(0, unit.count - 2), 1), last_use, strict=True):
             for some, until in ((negated(is_pipeline), last), (is_pipeline, end)):
                 yield _tensor(name, "gathered_parameters", count * one * some, timeline.forward, until)
     tables_bytes = compute * (tables.embedding + tables.rest)
@@ -165,17 +165,17 @@ def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
     whole = {unit.name: reduce * context.trained(unit).full * unit.count for unit in context.held_units}
     parts: list[tuple[Bytes, int]] = [(sum(whole.values()), timeline.forward)]
     if context.held.forwards_come_first:
-        parts = [part for unit in context.held_units for part in gradient_births(context, unit, whole[unit.name])]
+        parts = [part for unit in context.held_units for part in gradient_first_uses(context, unit, whole[unit.name])]
         made = 0 if context.has_adapter else context.states.compute_bytes * context.embedding_elements
         end = timeline.first_backward_end
         yield _tensor("gradient of the token table", "gradients", made, end, end)
-    for num_bytes, born in parts:
+    for num_bytes, first_use in parts:
         yield Tensor(
             name="whole gradients",
             component="gradients",
             num_bytes=num_bytes,
-            born=born,
-            dies=timeline.backward_end,
+            first_use=first_use,
+            last_use=timeline.backward_end,
             pool="whole gradients",
         )
 

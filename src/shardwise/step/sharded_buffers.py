@@ -19,9 +19,9 @@ FORWARD_COPIES = {"fsdp2": 3, "fsdp1": 2}
 prefetches one unit."""
 
 
-def tensor(name: str, component: MemoryComponent, num_bytes: float, born: int, dies: int) -> Tensor:
+def tensor(name: str, component: MemoryComponent, num_bytes: float, first_use: int, last_use: int) -> Tensor:
     """A tensor of the inventory, its bytes rounded."""
-    return Tensor(name=name, component=component, num_bytes=rounded(num_bytes), born=born, dies=dies)
+    return Tensor(name=name, component=component, num_bytes=rounded(num_bytes), first_use=first_use, last_use=last_use)
 
 
 def trainable_elements(context: StageContext, unit: Unit) -> int:
@@ -68,8 +68,8 @@ def _gathered_in_forward(context: StageContext, blocks: Sequence[Unit]) -> Itera
     yield tensor("gathered blocks (forward)", "gathered_parameters", copies * one, forward, forward)
     last = timeline.head_backward
     # Prefetched when the backward of what follows the blocks begins: of the loss, or of a unit that holds the head.
-    born = last if context.wraps_ends else timeline.loss_forward
-    yield tensor("gathered last block", "gathered_parameters", one, born, last)
+    first_use = last if context.wraps_ends else timeline.loss_forward
+    yield tensor("gathered last block", "gathered_parameters", one, first_use, last)
     yield from _kept_for_backward(context)
 
 
@@ -79,8 +79,8 @@ def _kept_for_backward(context: StageContext) -> Iterator[Tensor]:
     if ranks is None:
         return
     total = sum(context.gathered_bytes(unit) * unit.count for unit in context.held_units if unit.is_block)
-    born, dies = context.timeline.forward, context.timeline.backward_end - 1
-    yield tensor(f"blocks divided over {ranks}", "gathered_parameters", total / ranks, born, dies)
+    first_use, last_use = context.timeline.forward, context.timeline.backward_end - 1
+    yield tensor(f"blocks divided over {ranks}", "gathered_parameters", total / ranks, first_use, last_use)
 
 
 def _gathered_in_backward(context: StageContext, unit: Unit, moments: RunMoments) -> Iterator[Tensor]:

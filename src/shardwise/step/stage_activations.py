@@ -36,8 +36,8 @@ def waiting_activations(context: StageContext, *, kept_bytes: Bytes) -> Tensor:
         name="activations of other micro-batches in flight",
         component="activations",
         num_bytes=resident(context, rounded(most(0.0, context.held.in_flight_micro_batches - 1) * kept_bytes)),
-        born=timeline.forward,
-        dies=timeline.backward_end - 1,
+        first_use=timeline.forward,
+        last_use=timeline.backward_end - 1,
     )
 
 
@@ -55,8 +55,10 @@ def activation_tensors(context: StageContext, totals: Sequence[Bytes]) -> Iterat
         kept = resident(context, totals[run])
         rest = most(0, kept - one)
         name = f"kept by blocks[{run}]"
-        for num_bytes, dies in ((rest, moments.first_backward), (kept - rest, moments.last_backward)):
-            yield Tensor(name=name, component="activations", num_bytes=num_bytes, born=timeline.forward, dies=dies)
+        for num_bytes, last_use in ((rest, moments.first_backward), (kept - rest, moments.last_backward)):
+            yield Tensor(
+                name=name, component="activations", num_bytes=num_bytes, first_use=timeline.forward, last_use=last_use
+            )
         live = live_bytes(context, run)
         working = context.temporaries[run]
         for moment in moments.inside:
@@ -64,15 +66,15 @@ def activation_tensors(context: StageContext, totals: Sequence[Bytes]) -> Iterat
                 name=f"recomputed inside blocks[{run}]",
                 component="activations",
                 num_bytes=live,
-                born=moment,
-                dies=moment,
+                first_use=moment,
+                last_use=moment,
             )
             yield Tensor(
                 name=f"gradients of activations in blocks[{run}]",
                 component="temporaries",
                 num_bytes=working,
-                born=moment,
-                dies=moment,
+                first_use=moment,
+                last_use=moment,
             )
 
 
@@ -113,26 +115,30 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
     piece = logits_bytes(
         tokens=tokens, vocab_size=plan.model.vocab_size, shards=shards, chunks=chunks, bytes_per_logit=per_logit
     )
-    yield Tensor(name="logits and loss", component="logits", num_bytes=piece, born=loss, dies=loss)
+    yield Tensor(name="logits and loss", component="logits", num_bytes=piece, first_use=loss, last_use=loss)
     hidden = context.tokens * block.hidden_size * size
     weights = context.states.compute_bytes * rows * block.hidden_size
     # The rows in the dtype of the product, and the tokens of all ranks.
     spread = (weights if context.states.weight_bytes > context.states.compute_bytes else 0) + ranks * hidden
     spread = spread * (ranks > 1)
-    yield Tensor(name="head's rows and tokens", component="temporaries", num_bytes=spread, born=loss, dies=loss)
+    yield Tensor(
+        name="head's rows and tokens", component="temporaries", num_bytes=spread, first_use=loss, last_use=loss
+    )
     made: tuple[tuple[str, MemoryComponent, Bytes], ...] = (
         ("gradient of the head", "activations", 0 if context.has_adapter else weights),
         ("gradient of the head's input", "activations", ranks * hidden),
     )
     for name, component, num_bytes in made:
-        yield Tensor(name=name, component=component, num_bytes=num_bytes, born=loss, dies=timeline.head_backward)
+        yield Tensor(
+            name=name, component=component, num_bytes=num_bytes, first_use=loss, last_use=timeline.head_backward
+        )
         if context.held.forwards_come_first:
             yield Tensor(
                 name=f"{name} of other micro-batches",
                 component=component,
                 num_bytes=rounded((context.held.in_flight_micro_batches - 1) * num_bytes),
-                born=timeline.forward,
-                dies=timeline.backward_end - 1,
+                first_use=timeline.forward,
+                last_use=timeline.backward_end - 1,
             )
     divided = hidden // block.sequence_shards
     gathered = hidden * (block.sequence_shards > 1)
@@ -140,8 +146,8 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
         name="final norm and head input",
         component="activations",
         num_bytes=2 * divided + gathered,
-        born=loss,
-        dies=timeline.head_backward,
+        first_use=loss,
+        last_use=timeline.head_backward,
     )
 
 
@@ -156,8 +162,8 @@ def _earlier_outputs(context: StageContext) -> Iterator[Tensor]:
         name="outputs of earlier micro-batches",
         component="activations",
         num_bytes=(plan.num_microbatches - 1) * divided * (plan.layout.pp > 1),
-        born=context.timeline.forward,
-        dies=context.timeline.backward_end,
+        first_use=context.timeline.forward,
+        last_use=context.timeline.backward_end,
     )
 
 
@@ -171,7 +177,9 @@ def spread_tensors(context: StageContext) -> Iterator[Tensor]:
     ):
         rows = context.states.compute_bytes * context.embedding_elements // ranks if at == timeline.backward_end else 0
         num_bytes = (tokens + rows) * held * (ranks > 1)
-        yield Tensor(name="tokens of all ranks", component="temporaries", num_bytes=num_bytes, born=at, dies=at)
+        yield Tensor(
+            name="tokens of all ranks", component="temporaries", num_bytes=num_bytes, first_use=at, last_use=at
+        )
 
 
 def logit_tensors(context: StageContext) -> Iterator[Tensor]:
@@ -208,7 +216,7 @@ def _whole_loss(context: StageContext) -> Iterator[Tensor]:
             chunks=chunks,
             bytes_per_logit=bytes_per_logit,
         )
-        yield Tensor(name="logits and loss", component="logits", num_bytes=num_bytes, born=moment, dies=moment)
+        yield Tensor(name="logits and loss", component="logits", num_bytes=num_bytes, first_use=moment, last_use=moment)
     hidden = context.tokens * plan.model.hidden_size * size
     # The final norm's input, the head's input (whole on every tensor-parallel rank) and, chunked, its gradient.
     copies = 2 + (chunks > 1)
@@ -216,6 +224,6 @@ def _whole_loss(context: StageContext) -> Iterator[Tensor]:
         name="final norm and head input",
         component="activations",
         num_bytes=copies * hidden,
-        born=timeline.loss_forward,
-        dies=timeline.head_backward,
+        first_use=timeline.loss_forward,
+        last_use=timeline.head_backward,
     )

@@ -28,7 +28,9 @@ def state_dict_tensors(context: StageContext) -> Iterator[Tensor]:
             num_bytes = (
                 sum(count * one for count, one in units) if asked == "full" else largest(one for _, one in units)
             )
-            whole = Tensor(name=name, component="gathered_parameters", num_bytes=num_bytes, born=moment, dies=moment)
+            whole = Tensor(
+                name=name, component="gathered_parameters", num_bytes=num_bytes, first_use=moment, last_use=moment
+            )
             yield from present(divided, (whole,))
 
 

@@ -7,7 +7,7 @@ from shardwise.columns import given, is_among, negated, rounded, settled
 from shardwise.engines.profile import has_foreach_optimizer
 from shardwise.ledger import MemoryComponent
 from shardwise.optimizers import OPTIMIZERS
-from shardwise.step.gradient_births import gradient_births
+from shardwise.step.gradient_first_uses import gradient_first_uses
 from shardwise.step.inventory import Tensor, present
 from shardwise.step.own_buffers import accumulates_whole
 from shardwise.step.stage_context import StageContext, Unit
@@ -94,24 +94,28 @@ def _frozen(context: StageContext, unit: Unit) -> Bytes:
 
 
 def _always(context: StageContext, name: str, component: MemoryComponent, num_bytes: Bytes) -> Iterator[Tensor]:
-    yield Tensor(name=name, component=component, num_bytes=num_bytes, born=0, dies=context.timeline.last)
+    yield Tensor(name=name, component=component, num_bytes=num_bytes, first_use=0, last_use=context.timeline.last)
 
 
 def _optimizer(context: StageContext, unit: Unit, states: UnitStates) -> Iterator[Tensor]:
     """Master weights are made with the optimizer; moments by the first step, so that loading does not hold them yet."""
     last = context.timeline.last
-    for part, num_bytes, born in (
+    for part, num_bytes, first_use in (
         ("master weights", states.master, 0),
         ("optimizer states", states.moments, context.timeline.forward),
     ):
         yield Tensor(
-            name=f"{unit.name} {part}", component="optimizer", num_bytes=num_bytes * unit.count, born=born, dies=last
+            name=f"{unit.name} {part}",
+            component="optimizer",
+            num_bytes=num_bytes * unit.count,
+            first_use=first_use,
+            last_use=last,
         )
 
 
 def _during_step(context: StageContext, name: str, component: MemoryComponent, num_bytes: Bytes) -> Iterator[Tensor]:
     moment = context.timeline.optimizer
-    yield Tensor(name=name, component=component, num_bytes=num_bytes, born=moment, dies=moment)
+    yield Tensor(name=name, component=component, num_bytes=num_bytes, first_use=moment, last_use=moment)
 
 
 def _foreach(context: StageContext, unit: Unit, states: UnitStates) -> Iterator[Tensor]:
@@ -125,7 +129,7 @@ def _foreach(context: StageContext, unit: Unit, states: UnitStates) -> Iterator[
 
 
 def _gradients(context: StageContext, unit: Unit, num_bytes: Bytes) -> Iterator[Tensor]:
-    """Gradients live for the whole step when they are buffers or accumulate; otherwise each is born in its backward."""
+    """Gradients live for the whole step as buffers or where they accumulate; others are allocated in their backward."""
     timeline, name, persists = context.timeline, f"{unit.name} gradients", context.has_persistent_gradients
     yield from _always(context, name, "gradients", given(persists, num_bytes))
     if context.profile.has_persistent_gradients:
@@ -134,10 +138,10 @@ def _gradients(context: StageContext, unit: Unit, num_bytes: Bytes) -> Iterator[
     waits = accumulates_whole(context)
     adds_up = settled(negated(waits) & (context.plan.num_microbatches > 1) & (not context.held.forwards_come_first))
     is_born_late = settled(negated(waits | adds_up))
-    births = [
+    first_uses = [
         (given(waits, num_bytes), timeline.optimizer),
         (given(adds_up, num_bytes), timeline.forward),
-        *(gradient_births(context, unit, given(is_born_late, num_bytes)) if is_born_late is not False else ()),
+        *(gradient_first_uses(context, unit, given(is_born_late, num_bytes)) if is_born_late is not False else ()),
     ]
-    for part, born in births:
-        yield Tensor(name=name, component="gradients", num_bytes=part, born=born, dies=timeline.optimizer)
+    for part, first_use in first_uses:
+        yield Tensor(name=name, component="gradients", num_bytes=part, first_use=first_use, last_use=timeline.optimizer)

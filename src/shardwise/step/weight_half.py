@@ -10,7 +10,7 @@ Source: torch 2.13 ``distributed/pipelining/_backward.py`` (``stage_backward_inp
 from collections.abc import Iterator, Sequence
 
 from shardwise.columns import either, rounded
-from shardwise.step.gradient_births import births_by_block
+from shardwise.step.gradient_first_uses import first_uses_by_block
 from shardwise.step.inventory import Tensor
 from shardwise.step.stage_activations import resident
 from shardwise.step.stage_context import StageContext
@@ -41,8 +41,8 @@ def waiting_gradients(context: StageContext) -> Iterator[Tensor]:
         name=f"{NAME} of other micro-batches",
         component="activations",
         num_bytes=rounded(context.held.num_waiting_sets * (of_blocks + head_gradients(context))),
-        born=context.timeline.forward,
-        dies=context.timeline.backward_end - 1,
+        first_use=context.timeline.forward,
+        last_use=context.timeline.backward_end - 1,
     )
 
 
@@ -58,9 +58,15 @@ def held_for_weights(context: StageContext, totals: Sequence[Bytes]) -> Iterator
     timeline, vpp = context.timeline, context.plan.layout.vpp
     end = timeline.backward_end - 1
     head = head_gradients(context) // vpp
-    yield Tensor(name=NAME, component="activations", num_bytes=head, born=timeline.head_backward + 1, dies=end)
+    yield Tensor(name=NAME, component="activations", num_bytes=head, first_use=timeline.head_backward + 1, last_use=end)
     for run, held in enumerate(context.held_runs):
         gradients = held.count * context.blocks[run].gradients
         num_bytes = (resident(context, totals[run]) + gradients) // vpp
-        for part, born in births_by_block(timeline.runs[run], held.count, num_bytes):
-            yield Tensor(name=f"{NAME} of blocks[{run}]", component="activations", num_bytes=part, born=born, dies=end)
+        for part, first_use in first_uses_by_block(timeline.runs[run], held.count, num_bytes):
+            yield Tensor(
+                name=f"{NAME} of blocks[{run}]",
+                component="activations",
+                num_bytes=part,
+                first_use=first_use,
+                last_use=end,
+            )

@@ -35,9 +35,9 @@ class Allocation:
     num_bytes: int
     operator: str
     place: Place
-    born: int
+    allocated: int
     """Index of the first operator that sees it."""
-    dies: int | None = None
+    freed: int | None = None
     """Index of the first operator that does not; ``None`` while it lives."""
     mark: str | None = None
     """What the memory is held for, where that is known: ``parameters``, ``gradients`` and so on."""
@@ -97,7 +97,7 @@ class Recorder(TorchDispatchMode):
         """Start the log anew: what lives is held from before the step."""
         held = [allocation for _, allocation in self._live.values()]
         for allocation in held:
-            allocation.born = 0
+            allocation.allocated = 0
         self.log = Log(allocations=held)
         for key, (reference, allocation) in self._live.items():
             storage = reference()
@@ -183,7 +183,7 @@ class Recorder(TorchDispatchMode):
 
     def _freed(self, key: int, _reference: Any) -> None:
         _, allocation = self._live.pop(key)
-        allocation.dies = len(self.log.places)
+        allocation.freed = len(self.log.places)
         self._elastic.pop(key, None)
 
     def _poll(self) -> None:
@@ -196,7 +196,7 @@ class Recorder(TorchDispatchMode):
             if storage.nbytes() == allocation.num_bytes:
                 continue
             index = len(self.log.places)
-            allocation.dies = index
+            allocation.freed = index
             place = self.log.places[-1] if self.log.places else allocation.place
             grown = Allocation(
                 storage.nbytes(),

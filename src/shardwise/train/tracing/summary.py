@@ -101,7 +101,7 @@ def _by_lifetime(allocation: Allocation, log: Log, num_vocab_rows: int) -> Memor
     is_at_head = place.phase == "loss" or (place.phase == "backward" and place.block == AFTER_BLOCKS)
     if is_at_head and num_vocab_rows and allocation.num_columns == num_vocab_rows:
         return "logits"
-    end = log.places[allocation.dies] if allocation.dies is not None and allocation.dies < len(log.places) else None
+    end = log.places[allocation.freed] if allocation.freed is not None and allocation.freed < len(log.places) else None
     if place.phase in ("forward", "loss"):
         return "activations" if end is None or end.phase == "backward" else "temporaries"
     if place.phase == "backward":
@@ -120,9 +120,9 @@ def _places(traced: RankLog, chunk_sizes: tuple[int, ...]) -> dict[PlaceKey, Vec
             continue
         index = COMPONENT_INDEX[component_of(allocation, log, num_vocab_rows=traced.num_vocab_rows)]
         num_bytes = -(-allocation.num_bytes // traced.unit_bytes) * traced.unit_bytes
-        changes[allocation.born].append((index, num_bytes))
-        if allocation.dies is not None:
-            changes[allocation.dies].append((index, -num_bytes))
+        changes[allocation.allocated].append((index, num_bytes))
+        if allocation.freed is not None:
+            changes[allocation.freed].append((index, -num_bytes))
     label = _labels(chunk_sizes)
     held = [0] * len(MEMORY_COMPONENTS)
     total = 0

@@ -6,7 +6,7 @@ from shardwise.step.timeline import RunMoments
 from shardwise.units import Bytes
 
 
-def gradient_births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tuple[tuple[Bytes, int], ...]:
+def gradient_first_uses(context: StageContext, unit: Unit, num_bytes: Bytes) -> tuple[tuple[Bytes, int], ...]:
     """Parts of a unit's gradients with the moment each appears.
 
     A block's own gradients appear while its activations go: they are counted from the moment after it. Cast from a
@@ -19,7 +19,7 @@ def gradient_births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tupl
         head = context.each(_share, num_bytes, context.head_elements, unit.base.full) * negated(waits)
         is_cast = context.states.compute_bytes < context.states.gradient_bytes
         return ((head, timeline.head_backward + is_cast), (num_bytes - head, timeline.first_backward_end))
-    return births_by_block(timeline.runs[unit.run], unit.count, num_bytes)
+    return first_uses_by_block(timeline.runs[unit.run], unit.count, num_bytes)
 
 
 def _share(num_bytes: Bytes, part: int, whole: int) -> Bytes:
@@ -27,7 +27,7 @@ def _share(num_bytes: Bytes, part: int, whole: int) -> Bytes:
     return num_bytes * part // max(1, whole)
 
 
-def births_by_block(moments: RunMoments, count: int, num_bytes: Bytes) -> tuple[tuple[Bytes, int], ...]:
+def first_uses_by_block(moments: RunMoments, count: int, num_bytes: Bytes) -> tuple[tuple[Bytes, int], ...]:
     """Parts of what appears after the backward of each of ``count`` equal blocks of a run, with their moments."""
     if moments.is_one_block:
         return ((num_bytes, moments.after_last),)
