@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from functools import cache
 
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
@@ -33,6 +34,12 @@ def micro_batch_size_of(layout: Layout) -> int:
     return max(1, GLOBAL_BATCH_SIZE // ((4 if layout.pp > 1 else 2) * layout.data_parallel_size))
 
 
+@cache
+def run_folders() -> tempfile.TemporaryDirectory[str]:
+    """The folder that holds those of this process's jobs, and goes when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="shardwise-runs-")
+
+
 def make_job(
     *, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_steps=NUM_STEPS, implementation="auto", **recipe
 ) -> Job:
@@ -50,7 +57,7 @@ def make_job(
         recipe=chosen,
         num_microbatches=GLOBAL_BATCH_SIZE // (chosen.micro_batch_size * layout.data_parallel_size),
         model_config_json=json.dumps(model),
-        run_folder=tempfile.mkdtemp(prefix="shardwise-run-"),
+        run_folder=tempfile.mkdtemp(dir=run_folders().name),
         num_steps=num_steps,
         chunk_layers=tuple(chunk_layers),
         implementation=implementation,
