@@ -144,8 +144,15 @@ def test_a_screen_without_a_plan_says_what_would_have_one():
 )
 def test_a_layout_has_the_words_of_its_own_kind(layout, words, short):
     """FSDP that keeps its parameters after forward is not called ZeRO-3."""
-    assert layout_words(layout) == words
-    assert short_words(layout) == short
+    plan = replace(PLAN, layout=layout)
+    assert layout_words(plan) == words
+    assert short_words(plan) == short
+
+
+def test_deepspeed_has_no_fsdp():
+    plan = replace(PLAN, engine="deepspeed", layout=Layout(dp_replicate=4, dp_shard=8, tp=2))
+    assert layout_words(plan) == "4 copies, each ZeRO-3 over 8 ranks, tensor parallel 2"
+    assert short_words(plan) == "ZeRO-3 4x8 + TP 2"
 
 
 def test_one_gpu_has_one_rate_and_small_rates_are_whole_numbers():

@@ -85,7 +85,7 @@ def _row_line(row: SweepRow, width: int) -> Text:
     if row.best is None:
         return Text()
     prediction, cluster = row.best.prediction, row.question.cluster
-    plan = f"{short_words(row.best.plan.layout)}, {recompute_text(row.best.plan.recipe)}"
+    plan = f"{short_words(row.best.plan)}, {recompute_text(row.best.plan.recipe)}"
     named = f"{cluster.num_gpus:,} x {cluster.gpu.id}: {plan}"
     (name,) = lines_of(named, width=width - FIGURES_WIDTH, most=1, label=INDENT)
     gib, step = gib_number(prediction.memory.needed_bytes), format_seconds(prediction.time.step_s)
