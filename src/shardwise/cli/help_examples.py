@@ -82,7 +82,7 @@ PAGES: Mapping[str, HelpStart] = {
         examples=(
             "shardwise cost plan.json --tokens 1T --price 2.50",
             "shardwise cost llama-3.1-8b 64xh100-sxm --tokens 15T",
-        )
+        ),
     ),
     "train": HelpStart(
         common=(
