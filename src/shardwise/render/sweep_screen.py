@@ -57,7 +57,7 @@ def _missed_sections(result: SweepResult, context: ScreenContext, width: int) ->
 def _row_lines(result: SweepResult, width: int) -> list[Text]:
     """Other clusters, the fastest first: those on the front of time and cost, then those of least cost times time."""
     others = [row for row in result.rows if row is not result.recommended and row.best is not None]
-    worthiest = sorted(others, key=lambda row: (not row.is_on_front, _cost_times_time(row)))
+    worthiest = sorted(others, key=lambda row: (not row.is_on_front, row.cost_times_time))
     shown = sorted(worthiest[:MAX_ROWS], key=_step_s)
     if not shown:
         return []
@@ -72,10 +72,6 @@ def _row_lines(result: SweepResult, width: int) -> list[Text]:
 
 def _step_s(row: SweepRow) -> float:
     return float("inf") if row.best is None else row.best.prediction.time.step_s
-
-
-def _cost_times_time(row: SweepRow) -> float:
-    return _step_s(row) * (1.0 if row.usd_per_million_tokens is None else row.usd_per_million_tokens)
 
 
 def _row_line(row: SweepRow, width: int) -> Text:

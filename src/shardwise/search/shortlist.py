@@ -50,8 +50,8 @@ class Shortlist:
 def shortlist(result: SearchResult) -> Shortlist | None:
     """The recommended plan, the fastest, and at most three that differ in kind; ``None`` where no plan was found.
 
-    Plans of other kinds of parallelism come before variants of the same kind, and plans that fit safely before those at
-    the edge of the device. Where the answer holds fewer than three, variants of the recommended
+    Plans of other kinds of parallelism come before variants of the same kind, and both before plans at the edge of the
+    memory. Where the answer holds fewer than three, variants of the recommended
     plan are predicted: other recomputation, then other micro-batches. Much slower plans come last.
     """
     if not result.plans:
@@ -68,7 +68,7 @@ def shortlist(result: SearchResult) -> Shortlist | None:
         (one for one in found if one.plan not in taken and _helps(one, recommended)),
         key=lambda one: (one.prediction.memory.is_borderline, one.step_ratio),
     )
-    near = [one for one in others if one.step_ratio <= NEAR_RATIO]
+    near = [one for one in others if one.step_ratio <= NEAR_RATIO and not one.prediction.memory.is_borderline]
     chosen: list[Beside] = []
     _take(chosen, near, taken, _kind)
     _take(chosen, chain(near, _predicted_variants(result)), taken, _recomputed)

@@ -51,6 +51,12 @@ class SweepRow:
     is_tie: bool = False
     """Whether the difference to the best is inside the error of a prediction."""
 
+    @property
+    def cost_times_time(self) -> float:
+        """Dollars for a million tokens times the seconds of a step; infinite without a plan or a price."""
+        step_s, _, usd = _figures(self)
+        return step_s * usd
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
@@ -210,7 +216,7 @@ def _figure(row: SweepRow, objective: Objective) -> tuple[float, ...]:
     order: dict[Objective, tuple[float, ...]] = {
         "step_time": (step_s, num_gpus),
         "cost": (usd, num_gpus * step_s),
-        "cost_and_time": (usd * step_s, num_gpus * step_s**2),
+        "cost_and_time": (row.cost_times_time, num_gpus * step_s**2),
         "memory": (needed_bytes, step_s),
         "fewest_gpus": (num_gpus, usd, step_s),
     }
