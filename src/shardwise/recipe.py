@@ -266,7 +266,7 @@ class Recipe:
     routing_imbalance_ratio: float | None = plan_field(
         None,
         "tokens of the fullest rank of experts over the mean, 1 if balanced by force",
-        left_out="natural routing's",
+        left_out="even, natural beside adapters",
         highest=MAX_ROUTING_IMBALANCE_RATIO,
         example="1.3",
         synonyms=("routing_imbalance", "expert_imbalance", "moe_imbalance"),

@@ -18,7 +18,7 @@ from shardwise.predict.product_rates import (
 from shardwise.predict.time_band import band_sentences, is_attention_doubted
 from shardwise.step.attention_kernel import attention_kernel
 from shardwise.step.expert_exchange import expert_exchange
-from shardwise.step.expert_routing import has_trained_routers, imbalance_ratio
+from shardwise.step.expert_routing import imbalance_ratio, natural_imbalance_ratio
 from shardwise.step.operation_context import SKEWED_ROUTING_RATIO
 
 SELECTIVE_WORDS: dict[SelectivePolicy, str] = {
@@ -131,12 +131,17 @@ def _routing_assumption(plan: Plan) -> str:
             f"every rank holds all experts: uneven routing slows their products by "
             f"{min(ratio, SKEWED_ROUTING_RATIO) - 1:.0%} at most, whatever routing_imbalance_ratio is"
         )
-    if given is None:
-        origin = "after balanced training" if has_trained_routers(plan.recipe) else "in short runs from random weights"
+    if given is None and plan.model.moe is not None and plan.recipe.adapter == "none":
+        new = natural_imbalance_ratio(plan.model.moe, ep=plan.layout.ep, is_trained=False)
         return (
-            f"tokens go where routers send them: the fullest of {plan.layout.ep} ranks of experts has {ratio:.2f} "
-            f"times the mean, as {origin}, and every layer waits for it; routing that benchmarks balance by force is "
-            "routing_imbalance_ratio=1"
+            f"a loss or biases even out the loads of experts, as in nearly all steps of a run; new routers begin with "
+            f"{new:.2g} times the mean on the fullest of {plan.layout.ep} ranks, and every layer waits for it "
+            f"(routing_imbalance_ratio={new:.2g})"
+        )
+    if given is None:
+        return (
+            f"tokens go where trained routers send them: the fullest of {plan.layout.ep} ranks of experts has "
+            f"{ratio:.2f} times the mean, and every layer waits for it (routing_imbalance_ratio)"
         )
     if ratio == 1:
         return "tokens are routed evenly over experts, as where a benchmark balances them by force"

@@ -143,10 +143,11 @@ def engine_text(plan: Plan) -> str:
 
 
 def routing_text(plan: Plan) -> str:
-    """How uneven natural routing is taken to be, as ``natural routing 1.6``; empty where the recipe says it."""
+    """What routing is taken for, as ``balanced routing``; empty where the recipe says it."""
     if plan.layout.ep == 1 or plan.recipe.routing_imbalance_ratio is not None or not plan.model.is_moe:
         return ""
-    return f"natural routing {imbalance_ratio(plan):.2g}"
+    ratio = imbalance_ratio(plan)
+    return "balanced routing" if ratio == 1 else f"natural routing {ratio:.2g}"
 
 
 def batch_text(plan: Plan) -> str:

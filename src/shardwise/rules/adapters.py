@@ -87,7 +87,8 @@ def _fp8_base_message(_plan: Plan) -> str:
 
 
 def _fp8_base_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("precision", "bf16-mixed"),)
+    for precision in ("bf16-mixed", "fp16-mixed", "fp32"):
+        yield (("precision", precision),)
 
 
 RULES = (

@@ -6,6 +6,7 @@ from shardwise.engines.table import ENGINES, engines_that
 from shardwise.plan import Plan
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
+from shardwise.step.reduction_policy import defers_reductions
 
 
 def _breaks_offload(plan: Plan) -> bool:
@@ -64,7 +65,35 @@ def _offload_stage_candidates(plan: Plan) -> Iterable[Changes]:
     yield (("offload", "none"),)
 
 
+def _breaks_fsdp1_accumulation(plan: Plan) -> bool:
+    return plan.recipe.offload == "parameters" and plan.num_microbatches > 1 and not defers_reductions(plan)
+
+
+def _fsdp1_accumulation_message(plan: Plan) -> str:
+    return (
+        f"offload parameters with {plan.num_microbatches} micro-batches on fsdp1: every reduction overwrites the "
+        "gradient on the host, so that only the last micro-batch would train"
+    )
+
+
+def _fsdp1_accumulation_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("engine", "fsdp2"),)
+    yield (("offload", "none"),)
+
+
 RULES = (
+    Rule(
+        name="engine-fsdp1-offload-accumulation",
+        engines=("fsdp1",),
+        why="With parameters on the host FSDP1 copies each newly reduced gradient over the one that was there; it "
+        "accumulates on the GPU alone, in no_sync.",
+        source="torch 2.13 distributed/fsdp/fully_sharded_data_parallel.py (limitations of cpu_offload)",
+        reads=("offload", "num_microbatches", "pp", "zero_stage", "defer_grad_reduce"),
+        breaks=_breaks_fsdp1_accumulation,
+        message=_fsdp1_accumulation_message,
+        candidates=_fsdp1_accumulation_candidates,
+        advice="or keep whole gradients on every GPU (defer_grad_reduce=true)",
+    ),
     Rule(
         name="engine-offload",
         why="Each engine moves certain tensors to the host: FSDP parameters, gradients and optimizer states together, "

@@ -21,6 +21,9 @@ MAX_LOSS_FRACTION = 0.10
 """A recommended plan is at most this much slower than the fastest safe one, whatever the others cost."""
 SHORT_SEQUENCE_TOKENS = 32768
 """Shorter sequences fit one GPU of today with recomputation, so that nothing forces them to be cut."""
+MAX_SAFETY_FRACTION = 0.25
+"""A plan at the edge of the device is recommended, to be tried first, where every safe one moves more to the host and
+takes more than this much longer: a trial takes minutes, and the safe plan stands beside it."""
 USUAL_SCHEDULES = ("1f1b", "interleaved")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shardwise.ledger import TIME_COMPONENTS
 from shardwise.prediction import Prediction
 from shardwise.search.evaluation import Evaluated
-from shardwise.search.price_list import MAX_LOSS_FRACTION
+from shardwise.search.price_list import MAX_LOSS_FRACTION, MAX_SAFETY_FRACTION
 from shardwise.search.reasons import why_it_lost, why_it_won
 from shardwise.search.records import Difference, Objective, RankedPlan
 from shardwise.search.simplicity import MAX_TIE_FRACTION, host_moves, num_axes, simplicity
@@ -151,7 +151,7 @@ def _preferred(by_objective: Sequence[Evaluated], objective: Objective) -> Evalu
     Only plans that come close to the best safe one take part: in time within ``MAX_LOSS_FRACTION``, in memory within
     the error. Where no plan is safe, those at the edge of the device do.
     """
-    safe = _safe(by_objective)
+    safe = _hopeful(by_objective) or _safe(by_objective)
     if objective == "memory":
         close = [found for found in safe if _is_tie(found, safe[0], objective)]
     else:
@@ -163,6 +163,22 @@ def _preferred(by_objective: Sequence[Evaluated], objective: Objective) -> Evalu
 def _safe(by_objective: Sequence[Evaluated]) -> Sequence[Evaluated]:
     """The plans whose memory band stays inside the device, or all plans where none does."""
     return [found for found in by_objective if not found.prediction.memory.is_borderline] or by_objective
+
+
+def _hopeful(by_objective: Sequence[Evaluated]) -> Sequence[Evaluated]:
+    """Plans at the edge of the device that are worth a try of minutes.
+
+    They move less to the host than every safe plan, and the fastest of those takes more than
+    ``MAX_SAFETY_FRACTION`` longer.
+    """
+    safe = [found for found in by_objective if not found.prediction.memory.is_borderline]
+    if not safe:
+        return ()
+    least = min(host_moves(found.plan) for found in safe)
+    limit_s = min(found.prediction.time.step_s for found in safe) / (1 + MAX_SAFETY_FRACTION)
+    return [
+        found for found in by_objective if host_moves(found.plan) < least and found.prediction.time.step_s < limit_s
+    ]
 
 
 def _least_moved(by_objective: Sequence[Evaluated]) -> Sequence[Evaluated]:

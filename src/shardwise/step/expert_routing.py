@@ -5,7 +5,6 @@ from math import log2, sqrt
 from shardwise.formulas.kernel_time import slowest_of_ratio
 from shardwise.model import MoeSpec
 from shardwise.plan import Plan
-from shardwise.recipe import Recipe
 
 COMMON_CHOICE = 0.43
 """Spread of the loads of many small experts where new routers choose, over that of tokens that all choose the same.
@@ -25,19 +24,18 @@ logarithm."""
 
 
 def imbalance_ratio(plan: Plan) -> float:
-    """Tokens of the fullest rank of experts over the mean: what the recipe says, or what natural routing does."""
+    """Tokens of the fullest rank of experts over the mean: what the recipe says, or what follows from what is trained.
+
+    Where routers are trained, a loss or biases even their loads out, and nearly all steps of a run have even ones.
+    Beside adapters nothing does: frozen routers send tokens where training left them.
+    """
     given, block = plan.recipe.routing_imbalance_ratio, plan.model.moe
-    if given is not None or block is None:
+    if given is not None or block is None or plan.recipe.adapter == "none":
         return given or 1.0
-    return natural_imbalance_ratio(block, ep=plan.layout.ep, is_trained=has_trained_routers(plan.recipe))
+    return natural_imbalance_ratio(block, ep=plan.layout.ep)
 
 
-def has_trained_routers(recipe: Recipe) -> bool:
-    """Whether adapters go beside trained weights, whose routers are balanced; all else begins from random ones."""
-    return recipe.adapter != "none"
-
-
-def natural_imbalance_ratio(block: MoeSpec, *, ep: int, is_trained: bool = False) -> float:
+def natural_imbalance_ratio(block: MoeSpec, *, ep: int, is_trained: bool = True) -> float:
     """Tokens of the fullest of ``ep`` ranks over the mean where nothing balances routing by force.
 
     A token chooses k of E experts. If all tokens chose the same ones, loads would have the standard deviation
@@ -50,9 +48,9 @@ def natural_imbalance_ratio(block: MoeSpec, *, ep: int, is_trained: bool = False
     >>> block = MoeSpec(num_experts=128, num_experts_per_tok=8, moe_intermediate_size=1536, shared_intermediate_size=0,
     ...                 hidden_act="silu", is_gated=True)
     >>> [round(natural_imbalance_ratio(block, ep=ep), 2) for ep in (1, 8, 16)]
-    [1.0, 1.6, 2.04]
-    >>> round(natural_imbalance_ratio(block, ep=8, is_trained=True), 2)
-    1.11
+    [1.0, 1.11, 1.19]
+    >>> round(natural_imbalance_ratio(block, ep=8, is_trained=False), 2)
+    1.6
     """
     experts, chosen = block.num_experts, block.num_experts_per_tok
     if ep == 1:
