@@ -64,7 +64,8 @@ def _require_accepted(answer: Mapping[str, Any]) -> None:
     """Return when the process raised no error, or raise the same here."""
     why = answer.get("refused")
     if why is not None:
-        raise KINDS[why["kind"]](why["message"], code=why["code"], fix=why["fix"])
+        kind = KINDS[why["kind"]]
+        raise kind(why["message"], code=why["code"], fix=why["fix"])
 
 
 def _built(job: Job, *words: str) -> dict[str, Any] | None:
