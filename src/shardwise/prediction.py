@@ -124,9 +124,28 @@ class MemoryPrediction:
 
     @property
     def is_borderline(self) -> bool:
-        """Whether the capacity lies inside the band around what is needed."""
+        """Whether the band around what is needed reaches beyond the device or the host, or begins inside the device."""
+        return self.is_device_borderline or self.is_host_borderline
+
+    @property
+    def is_device_borderline(self) -> bool:
+        """Whether the device's capacity lies inside the band around what is needed."""
         low, high = self.needed_bytes * self.low_fraction, self.needed_bytes * self.high_fraction
         return low <= self.capacity_bytes < high
+
+    @property
+    def is_host_borderline(self) -> bool:
+        """Whether a host holds what is offloaded to it with less to spare than the band of memory allows for.
+
+        What the system and the processes themselves take there is not counted.
+        """
+        needed = self.host_bytes_per_node
+        return needed <= self.host_capacity_bytes < needed * self.high_fraction
+
+    @property
+    def tight_place(self) -> str:
+        """The memory that a borderline plan may not fit into: the device's or the host's."""
+        return "the device" if self.is_device_borderline else "the host's memory"
 
     @property
     def fits_device(self) -> bool:

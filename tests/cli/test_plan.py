@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -333,6 +334,15 @@ def test_a_sweep_shows_what_is_offloaded_within_80_columns(capsys):
     table = lines[lines.index(next(line for line in lines if "recompute" in line)) :]
     assert any("+parameters" in line or "+optimizer" in line for line in table)
     assert max(len(line) for line in lines) <= 80
+
+
+def test_a_sweep_proposes_the_command_of_the_cluster_that_it_recommends(capsys):
+    words = ["plan", "llama-3.1-8b", "--gpus", "8,16", "--gpu-types=h100-sxm,a100-sxm-80", "--seq-len", "4096"]
+    assert main([*words, "--tokens", "1B"]) == 0
+    printed = " ".join(capsys.readouterr().out.replace("\\\n", " ").split())
+    (gpus,) = set(re.findall(r"Recommended of 4 clusters: (\d+) x H100", printed))
+    command = f"Next: shardwise plan llama-3.1-8b {gpus}xh100-sxm --seq-len 4096 --tokens 1B --global-batch-size"
+    assert command in printed
 
 
 def test_a_sweep_says_what_a_gpu_costs_and_breaks_no_words(capsys):

@@ -60,8 +60,8 @@ def test_what_is_near_to_nothing_is_told_where_the_options_stand(command, words,
     if words == ["--"]:
         words = ["--", "one-place-too-many"]
     assert main([command, "llama-3.1-8b", "8xh100-sxm", *words]) == 2
-    files = "fix: give one plan, or several files that are all of another tool\n"
-    fix = files if words[0] == "--" and command == "predict" else f"fix: run `shardwise {command} --help`\n"
+    files = "fix: leave it out, or give files that are all of another tool\n"
+    fix = files if words[0] == "--" else f"fix: run `shardwise {command} --help`\n"
     assert fix in capsys.readouterr().err
 
 

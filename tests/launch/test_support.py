@@ -33,7 +33,6 @@ def made(*, layout=None, **recipe):
     "asked",
     [
         {"offload": "nvme", "layout": {"dp_shard": 2}},
-        {"precision": "fp8-mixed", "adapter": "qlora"},
         {"adapter": "qlora", "layout": {"tp": 64}},
         {"attention_kernel": "fa3"},
         {"attention_kernel": "flex"},

@@ -8,13 +8,14 @@ from render.sample_answers import FOUND, NOT_FOUND
 from render.sample_records import PLAN, PREDICTION
 from shardwise.catalog import read_cluster
 from shardwise.layout import Layout
-from shardwise.render.answer_words import speed_words
+from shardwise.render.answer_words import memory_words, speed_words
 from shardwise.render.first_screen import CHANGE_LINES, ScreenContext, plan_screen, question_lines, what_if_screen
 from shardwise.render.layout_words import layout_words, short_words
 from shardwise.render.no_plan_screen import no_plan_screen
 from shardwise.render.terminal import TextStyle
 from shardwise.search import Sensitivity, WhatIf
 from shardwise.search.shortlist import Beside, Shortlist
+from shardwise.units import GIB
 
 LONG = "a sentence of the search that goes on and on, with numbers such as 69.45 s and 10.42 GiB; " * 9
 BESIDE = Beside(plan=PLAN, prediction=PREDICTION, step_ratio=0.9)
@@ -144,8 +145,26 @@ def test_a_screen_without_a_plan_says_what_would_have_one():
 )
 def test_a_layout_has_the_words_of_its_own_kind(layout, words, short):
     """FSDP that keeps its parameters after forward is not called ZeRO-3."""
-    assert layout_words(layout) == words
-    assert short_words(layout) == short
+    plan = replace(PLAN, layout=layout)
+    assert layout_words(plan) == words
+    assert short_words(plan) == short
+
+
+def test_a_host_without_margin_is_at_the_edge_and_the_line_of_memory_says_what_it_holds():
+    """LoRA on two cards of 24 GB was said to fit beside 94.50 of 94.72 GiB in the host, which nobody was told."""
+    offloaded = replace(PREDICTION.memory, host_bytes_per_node=94 * GIB, host_capacity_bytes=96 * GIB)
+    tight = replace(PREDICTION, memory=offloaded)
+    assert (PREDICTION.fit, tight.fit) == ("fits", "at the edge")
+    assert "and 94.00 of 96.00 GiB on each host: at the edge" in memory_words(tight)
+    roomy = replace(PREDICTION, memory=replace(offloaded, host_capacity_bytes=128 * GIB))
+    assert roomy.fit == "fits"
+    assert "on each host: fits" in memory_words(roomy)
+
+
+def test_deepspeed_has_no_fsdp():
+    plan = replace(PLAN, engine="deepspeed", layout=Layout(dp_replicate=4, dp_shard=8, tp=2))
+    assert layout_words(plan) == "4 copies, each ZeRO-3 over 8 ranks, tensor parallel 2"
+    assert short_words(plan) == "ZeRO-3 4x8 + TP 2"
 
 
 def test_one_gpu_has_one_rate_and_small_rates_are_whole_numbers():
@@ -192,7 +211,7 @@ def test_rows_of_one_table_have_names_of_their_own():
 
 def test_missing_gpus_are_no_offer_however_fast_the_others_are():
     fails = WhatIf(
-        change="one GPU of 64 fails", plan=PLAN, step_s=1.0, step_ratio=0.5, rate_ratio=2.0, has_fewer_gpus=True
+        change="one GPU of 64 fails", plan=PLAN, step_s=1.0, step_ratio=0.5, rate_ratio=2.0, gpus_ratio=63 / 64
     )
     shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=(fails, *what_ifs(0.9)))).splitlines()
     assert len(shown) == 1

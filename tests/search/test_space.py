@@ -94,7 +94,8 @@ def test_pipelines_of_our_trainer_are_listed_once_for_zero_stages_that_are_the_s
     assert stages_of_pipelines(question) == {0, 3}
     assert stages_of_pipelines(question, zero_stage=(1,)) == {1}
     assert stages_of_pipelines(question, zero_stage=(1, 2)) == {2}
-    assert stages_of_pipelines(make_question(engine="megatron")) == {0, 1, 2, 3}
+    assert stages_of_pipelines(make_question(engine="megatron")) == {0, 1}
+    assert stages_of_pipelines(make_question(engine="megatron"), zero_stage=(0, 1, 2, 3)) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])

@@ -100,7 +100,7 @@ def _origin(plan: Plan) -> str:
     """The sentence that says which plan's step is taken."""
     recipe = plan.recipe
     return (
-        f"the step is that of the plan recommended for it: {plan.engine}, {layout_words(plan.layout)}, "
+        f"the step is that of the plan recommended for it: {plan.engine}, {layout_words(plan)}, "
         f"{recipe.global_batch_size:,} sequences of {recipe.seq_len:,} tokens a step"
     )
 

@@ -107,7 +107,7 @@ def require_foreign_files(
         raise UsageError(
             f"there is no place for '{str(others[0])[:40]}'",
             code="cli-usage",
-            fix="give one plan, or several files that are all of another tool",
+            fix="leave it out, or give files that are all of another tool",
         )
     name = named_model or named_cluster
     if cluster is not None and name is not None and not foreign:

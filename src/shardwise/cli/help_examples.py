@@ -75,10 +75,14 @@ PAGES: Mapping[str, HelpStart] = {
         ),
     ),
     "cost": HelpStart(
+        common=(
+            *("--tokens", "--price", "--gpu", "--num-gpus", "--mfu"),
+            *("--seq-len", "--goodput", "--json"),
+        ),
         examples=(
             "shardwise cost plan.json --tokens 1T --price 2.50",
             "shardwise cost llama-3.1-8b 64xh100-sxm --tokens 15T",
-        )
+        ),
     ),
     "train": HelpStart(
         common=(

@@ -1,6 +1,7 @@
 """``plan --gpus``: the same question on many clusters, to see how many GPUs, and which, it takes."""
 
 import argparse
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from shardwise.plan import Plan
     from shardwise.render.first_screen import ScreenContext
     from shardwise.search import SearchBounds, SweepResult
+
+
+SWEEP_OPTIONS = ("--gpus", "--gpu-types")
 
 
 def add_sweep_options(parser: argparse.ArgumentParser) -> None:
@@ -70,10 +74,28 @@ def write_sweep(result: "SweepResult", context: "ScreenContext", arguments: argp
         from shardwise.render.text_sweep import sweep_text
 
         style = stdout_style()
+        if result.recommended is not None and "=" not in (arguments.gpu_types or "="):
+            context = replace(context, command=_command_of(result.recommended.question, arguments))
         write_line(sweep_screen(result, context, style=style))
         if arguments.has_details:
             write_line("\n" + sweep_text(result, style=style))
     return EXIT_OK if result.recommended is not None else EXIT_DOES_NOT_FIT
+
+
+def _command_of(question: "Plan", arguments: argparse.Namespace) -> str:
+    """The command that asks on one of the clusters alone what was asked on GPUs of several types."""
+    words, left = list[str](), [word for word in arguments.typed_words if word != "--details"]
+    while left:
+        word = left.pop(0)
+        option, has_value, _ = word.partition("=")
+        if option in SWEEP_OPTIONS:
+            left = left if has_value else left[1:]
+        else:
+            words.append(word)
+    words.insert(words.index(arguments.source) + 1, f"{question.cluster.num_gpus}x{question.cluster.gpu.id}")
+    if arguments.global_batch_size is None and arguments.global_batch_tokens is None:
+        words += ["--global-batch-size", str(question.global_batch_size)]
+    return shlex.join(("shardwise", *words))
 
 
 def _with_batch(question: "Plan", size: int) -> "Plan":

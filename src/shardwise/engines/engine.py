@@ -106,6 +106,9 @@ class Engine:
     program_choices: frozenset[ProgramChoice] = frozenset()
     """Choices that none of its arguments makes, only a program of the user's own; a search leaves them alone unless
     they are asked for, so that what it recommends can be exported."""
+    untried_pipeline_stages: frozenset[ZeroStage] = frozenset()
+    """ZeRO stages that its arguments take beside a pipeline and nobody is known to run so; a search leaves them alone
+    unless they are asked for."""
     narrow_moments: frozenset[OptimizerName] = frozenset()
     """Optimizers that keep moments in fewer bits and widen them while they step, where states are divided."""
     assumptions: tuple[str, ...] = ()

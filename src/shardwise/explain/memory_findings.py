@@ -104,7 +104,7 @@ def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
             because=f"{band} on the GPU; what is offloaded has to stay on the hosts for the whole run",
             suggestion=host_remedy(plan, memory),
         )
-    if memory.is_borderline:
+    if memory.is_device_borderline:
         verdict = "fits" if memory.fits_device else "does not fit"
         return Finding(
             topic="headroom",
@@ -113,6 +113,15 @@ def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
             numbers=numbers,
             because=band,
             suggestion=f"gain {format_gib(high - capacity)} before relying on it; the changes below say how",
+        )
+    if memory.is_host_borderline:
+        host = f"{format_gib(memory.host_bytes_per_node)} of {format_gib(memory.host_capacity_bytes)}"
+        return Finding(
+            topic="headroom",
+            claim=f"Borderline: {host} of host memory are needed on each node, beside the system and the processes.",
+            numbers=(*numbers, *host_numbers(memory)),
+            because=f"{band} on the GPU; the same share is asked to be free on the host",
+            suggestion=f"look at free -g on a node, or {host_remedy(plan, memory)}",
         )
     if memory.fits_device:
         claim = f"It fits with {format_gib(memory.spare_bytes)} to spare: {need} are needed on the fullest GPU."
@@ -130,7 +139,7 @@ def _device_beside(memory: MemoryPrediction, need: str) -> str:
     """A sentence on the device's memory when the host is short."""
     if not memory.fits_device:
         return f"the fullest GPU lacks {format_gib(memory.missing_bytes)} as well, {need}"
-    if memory.is_borderline:
+    if memory.is_device_borderline:
         return f"the fullest GPU is borderline, {need}"
     return f"the fullest GPU would have {format_gib(memory.spare_bytes)} to spare, {need}"
 
@@ -143,7 +152,8 @@ def _dominant(plan: Plan, memory: MemoryPrediction) -> Finding:
     used = max(1, worst.device_used_bytes)
     claim = (
         f"Largest component: {top.component} ({meaning.words}), {format_gib(top.num_bytes)} or "
-        f"{format_percent(top.num_bytes / used)} of the device; model states together are {format_gib(states)} "
+        f"{format_percent(top.num_bytes / used)} of what the fullest GPU holds; model states together are "
+        f"{format_gib(states)} "
         f"({format_percent(states / used)})."
     )
     layout = plan.layout

@@ -118,11 +118,6 @@ GAPS = (
         fix="set offload to optimizer or parameters",
     ),
     Gap(
-        what="fp8 products of 4-bit weights",
-        is_asked=lambda plan: plan.recipe.precision == "fp8-mixed" and plan.recipe.adapter == "qlora",
-        fix="set precision to bf16-mixed",
-    ),
-    Gap(
         what="4-bit weights whose rows tensor parallelism divides within the 64 that share a scale",
         is_asked=lambda plan: plan.recipe.adapter == "qlora" and _cuts_blocks(plan),
         fix="set tp lower, or adapter to lora",

@@ -18,7 +18,7 @@ from shardwise.predict.product_rates import (
 from shardwise.predict.time_band import band_sentences, is_attention_doubted
 from shardwise.step.attention_kernel import attention_kernel
 from shardwise.step.expert_exchange import expert_exchange
-from shardwise.step.expert_routing import imbalance_ratio
+from shardwise.step.expert_routing import has_trained_routers, imbalance_ratio
 from shardwise.step.operation_context import SKEWED_ROUTING_RATIO
 
 SELECTIVE_WORDS: dict[SelectivePolicy, str] = {
@@ -121,7 +121,6 @@ def _keeps_master_in_bf16(engine: EngineName) -> bool:
 
 def _routing_assumption(plan: Plan) -> str:
     given, ratio = plan.recipe.routing_imbalance_ratio, imbalance_ratio(plan)
-    is_trained = plan.recipe.adapter != "none"
     if plan.layout.ep == 1 and (given is None or given == 1):
         return (
             "every rank holds all experts, so no rank waits for another; uneven shares slow their products by up to "
@@ -133,10 +132,11 @@ def _routing_assumption(plan: Plan) -> str:
             f"{min(ratio, SKEWED_ROUTING_RATIO) - 1:.0%} at most, whatever routing_imbalance_ratio is"
         )
     if given is None:
+        origin = "after balanced training" if has_trained_routers(plan.recipe) else "in short runs from random weights"
         return (
             f"tokens go where routers send them: the fullest of {plan.layout.ep} ranks of experts has {ratio:.2f} "
-            f"times the mean, as {'after balanced training' if is_trained else 'in short runs from random weights'}, "
-            "and every layer waits for it; routing that benchmarks balance by force is routing_imbalance_ratio=1"
+            f"times the mean, as {origin}, and every layer waits for it; routing that benchmarks balance by force is "
+            "routing_imbalance_ratio=1"
         )
     if ratio == 1:
         return "tokens are routed evenly over experts, as where a benchmark balances them by force"

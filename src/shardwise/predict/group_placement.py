@@ -138,7 +138,7 @@ def place_group(
     inside = ceil(size / domains)
     fraction = link_fraction(cluster)
     line = (node.scale_up_bandwidth_of(inside) or ASSUMED_LINK_BYTES_PER_S) if inside > 1 else 0.0
-    is_pcie = not node.scale_up.startswith(("NVLink", "xGMI", "RoCE")) or (domains > hosts)
+    is_pcie = not node.scale_up.startswith((*FORWARDING_LINKS, "RoCE")) or (domains > hosts)
     in_switch = has_in_switch_reduction and 0 < fraction.min_num_in_switch_gpus <= inside
     network = _network_rates(cluster, size=size, stride=stride, hosts=hosts)
     sharing = _unshared_ratio(cluster, stride) if is_chain else 1.0
@@ -226,12 +226,12 @@ def _network_rates(cluster: Cluster, *, size: int, stride: int, hosts: int) -> _
     leaving_host, above = size - ceil(size / hosts), float(size - ceil(size / pods))
     if crosses_rails:
         above += (leaving_host - above) * (1 - 1 / network.num_rails)
-    leaves_pod = pods > 1
+    leaving_ratio = ratio if pods > 1 else 1.0
     return _NetworkRates(
         line_bytes_per_s=line,
-        ring_bytes_per_s=reached * min(1.0, hosts / pods / ratio if leaves_pod else 1.0),
+        ring_bytes_per_s=reached * min(1.0, hosts / pods / leaving_ratio),
         exchange_bytes_per_s=reached * min(1.0, leaving_host / (above * ratio)),
-        message_bytes_per_s=reached * min(1.0, pod_gpus / (min(stride, pod_gpus) * ratio) if leaves_pod else 1.0),
+        message_bytes_per_s=reached * min(1.0, pod_gpus / (min(stride, pod_gpus) * leaving_ratio)),
     )
 
 

@@ -7,7 +7,8 @@ from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.predict.memory import predict_fullest_memory
 from shardwise.prediction import MemoryPrediction, Prediction
-from shardwise.rules import Refusal, find_errors
+from shardwise.rules import Refusal, describe_changes, find_errors
+from shardwise.rules.changes import changes_text
 from shardwise.units import format_percent, format_seconds
 
 __all__ = ["IDLE_SWITCH", "NOTHING_FRACTION", "Without", "idle_switches", "predicted_without", "without_switches"]
@@ -64,16 +65,13 @@ def idle_switches(plan: Plan, prediction: Prediction) -> Iterator[Refusal]:
         bare = predicted_without(without.plan, prediction.memory)
         if bare is None or bare.time.step_s > (1 - NOTHING_FRACTION) * step_s:
             continue
-        cost_s = step_s - bare.time.step_s
+        cost_s, off = step_s - bare.time.step_s, ((without.name, without.off),)
         yield Refusal(
             rule=IDLE_SWITCH,
-            message=f"{_typed(without.name, getattr(plan.recipe, without.name))} costs {format_seconds(cost_s)} "
-            f"of a step ({format_percent(cost_s / step_s)}) and saves no memory on the fullest GPU",
-            fix=f"set {_typed(without.name, without.off)}",
+            message=f"{changes_text(((without.name, getattr(plan.recipe, without.name)),))} costs "
+            f"{format_seconds(cost_s)} of a step ({format_percent(cost_s / step_s)}) and saves no memory on the "
+            "fullest GPU",
+            fix=describe_changes(off),
             severity="warning",
-            neighbour=((without.name, without.off),),
+            neighbour=off,
         )
-
-
-def _typed(name: str, value: object) -> str:
-    return f"{name}={str(value).lower()}"

@@ -34,9 +34,9 @@ def launches_ahead(plan: Plan) -> bool:
         return False
     if calibration is not None and calibration.blocks and is_native_engine(plan):
         return True
-    profile = engine_profile(plan.engine)
-    if profile.has_transformer_engine and has_plain_dispatcher(plan):
+    if has_plain_dispatcher(plan):
         return False
+    profile = engine_profile(plan.engine)
     return profile.block_calls != (0, 0) or (plan.recipe.compile and profile.sharding != "megatron")
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from shardwise.prediction import CostPrediction, Prediction, Throughput, TimePrediction
+from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, Throughput, TimePrediction
 from shardwise.render.names import gib_number
 from shardwise.units import format_count, format_gib, format_percent, format_seconds, format_usd, format_utilisation
 
@@ -19,10 +19,17 @@ NOTABLE_ATTENTION_FRACTION = 0.5
 def memory_words(prediction: Prediction) -> str:
     """GiB of GiB with the verdict; at the edge, by how much a prediction of memory may be too low."""
     memory = prediction.memory
-    said = f"{gib_number(memory.needed_bytes)} of {format_gib(memory.capacity_bytes)} on the fullest GPU: "
-    if prediction.fit == "at the edge":
-        return f"{said}at the edge (may need {format_percent(memory.high_fraction - 1)} more)"
-    return f"{said}{prediction.fit}"
+    more = f" (may need {format_percent(memory.high_fraction - 1)} more)" if prediction.fit == "at the edge" else ""
+    device = f"{gib_number(memory.needed_bytes)} of {format_gib(memory.capacity_bytes)} on the fullest GPU"
+    return f"{device}{_host_words(memory)}: {prediction.fit}{more}"
+
+
+def _host_words(memory: MemoryPrediction) -> str:
+    """What is offloaded to each host, of what the host has where that is known."""
+    if not memory.host_bytes_per_node:
+        return ""
+    capacity = f" of {format_gib(memory.host_capacity_bytes)}" if memory.host_capacity_bytes else ""
+    return f" and {gib_number(memory.host_bytes_per_node)}{capacity or ' GiB'} on each host"
 
 
 def shown_words(prediction: Prediction) -> str:

@@ -95,7 +95,7 @@ def what_if_screen(sensitivity: Sensitivity, *, style: TextStyle = PLAIN) -> str
 
 def _change_text(change: WhatIf, width: int) -> str:
     start = f"{change.change}: {format_seconds(change.step_s)} a step, {change_words(change)}"
-    layout = f"{start}, as {short_words(change.plan.layout)}"
+    layout = f"{start}, as {short_words(change.plan)}"
     texts = (f"{layout}, mb {change.plan.recipe.micro_batch_size}", layout)
     return next((text for text in texts if len(text) <= width), start)
 
@@ -117,11 +117,13 @@ def _plan_sections(chosen: Shortlist, context: ScreenContext, width: int) -> lis
 
 
 def _reason(chosen: Shortlist) -> tuple[str, str]:
-    """Why the plan is recommended; where another one is faster, what that one's speed does not pay for."""
+    """Why the plan is recommended; where others are faster, what their speed does not pay for."""
     fastest = chosen.fastest
     if fastest is None or not fastest.why:
         return "Why: ", chosen.recommended.why
-    return "Why not the fastest: ", f"it is {fastest.why}"
+    faster = (one for one in chosen.alternatives if one.why and one.step_ratio < 1)
+    others = [f"{short_words(one.plan)} is {one.why}" for one in faster]
+    return "Why not the fastest: ", " ".join((f"it is {fastest.why}", *others[:1]))
 
 
 def question_lines(plan: Plan, context: ScreenContext, width: int, *, place: str) -> list[Text]:
@@ -182,7 +184,7 @@ def recommendation_lines(
     plan: Plan, prediction: Prediction, width: int, *, label: str = "Recommended: ", look: str = "bold green"
 ) -> list[Text]:
     """The layout in words and as options, its memory with the verdict, its speed, and its days and dollars."""
-    words = f"{layout_words(plan.layout)}; {recipe_words(plan)}"
+    words = f"{layout_words(plan)}; {recipe_words(plan)}"
     figures = [("memory", memory_words(prediction)), ("speed", speed_words(prediction))]
     if prediction.cost is not None:
         figures.append(("run", run_words(prediction.cost)))
@@ -220,7 +222,7 @@ def plan_name(plan: Plan, width: int | None = None) -> str:
 
 def _names(plan: Plan, width: int | None = None) -> list[str]:
     """The names that are no wider than the width, the fullest first; the shortest where none is."""
-    layout, (recomputed, moved) = short_words(plan.layout), kept_words(plan.recipe)
+    layout, (recomputed, moved) = short_words(plan), kept_words(plan.recipe)
     size, tight = f"mb {plan.recipe.micro_batch_size}", layout.replace(" + ", "+")
     short = moved.replace("optimizer", "opt").replace("activations", "act")
     shorter = ((tight, recomputed, moved), (tight, recomputed, short), (tight, moved, size), (tight, moved))

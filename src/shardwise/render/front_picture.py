@@ -118,7 +118,7 @@ def sweep_front(result: SweepResult) -> FrontPicture | None:
     )
     marks = ", ".join(f"{chr(ord('A') + index % 26)} {name}" for index, name in enumerate(types))
     return FrontPicture(
-        title="Time against cost: every cluster, the front over time, memory and cost",
+        title="Time against cost: every cluster, the front over time and cost",
         x=_axis("step", [point.x for point in points], format_seconds),
         y=_axis("per million tokens", [point.y for point in points], _usd_text),
         points=points,

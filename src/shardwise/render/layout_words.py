@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import fields
 
+from shardwise.engines.table import ENGINES
 from shardwise.fields import plan_fields
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -17,13 +18,19 @@ SEARCHED = ("micro_batch_size", "recompute", "recompute_layers", "offload", "act
 ALWAYS_TYPED = ("dp_shard", "zero_stage", "micro_batch_size", "recompute")
 
 
-def layout_words(layout: Layout) -> str:
+def layout_words(plan: Plan) -> str:
     """``FSDP (ZeRO-3) over 8 GPUs``, or ``ZeRO-1 over 8, tensor parallel 4, 2 pipeline stages``."""
-    return ", ".join((_data_words(layout), *_model_words(layout)))
+    return ", ".join((_data_words(plan), *_model_words(plan.layout)))
 
 
-def _data_words(layout: Layout) -> str:
+def _is_called_zero(plan: Plan) -> bool:
+    """Whether an engine's users say ZeRO-3 for divided parameters; those of all others say FSDP."""
+    return ENGINES[plan.engine].profile.sharding == "deepspeed"
+
+
+def _data_words(plan: Plan) -> str:
     """The data parallelism of a layout in words."""
+    layout = plan.layout
     copies, shards = layout.dp_replicate, layout.dp_shard
     if shards == 1 or layout.zero_stage == 0:
         ranks = layout.data_parallel_size
@@ -31,11 +38,11 @@ def _data_words(layout: Layout) -> str:
             return "one GPU, nothing divided"
         return "no data parallelism" if ranks == 1 else f"data parallel over {ranks:,}, every rank with all states"
     words = f"ZeRO-{layout.zero_stage}"
-    if layout.zero_stage == 3:
+    if layout.zero_stage == 3 and not _is_called_zero(plan):
         words = "FSDP (ZeRO-3)" if layout.reshard_after_forward else "FSDP, parameters kept after forward,"
     if copies == 1:
         return f"{words} over {shards:,} {'GPUs' if layout.world_size == shards else 'ranks'}"
-    name = "HSDP: " if layout.zero_stage == 3 else ""
+    name = "HSDP: " if layout.zero_stage == 3 and not _is_called_zero(plan) else ""
     return f"{name}{copies:,} copies, each {words} over {shards:,} ranks"
 
 
@@ -78,11 +85,13 @@ def kept_words(recipe: Recipe) -> tuple[str, str]:
     return modes[recipe.recompute], f"{moved} on host" if moved else ""
 
 
-def short_words(layout: Layout) -> str:
+def short_words(plan: Plan) -> str:
     """A layout in the few words that a table has room for: ``FSDP 8``, ``HSDP 4x8 + TP 4 + PP 2``."""
+    layout = plan.layout
     copies, shards = layout.dp_replicate, layout.dp_shard
     is_divided = shards > 1 and layout.zero_stage > 0
-    name = f"ZeRO-{layout.zero_stage}" if layout.zero_stage < 3 else "FSDP" if copies == 1 else "HSDP"
+    is_zero = layout.zero_stage < 3 or _is_called_zero(plan)
+    name = f"ZeRO-{layout.zero_stage}" if is_zero else "FSDP" if copies == 1 else "HSDP"
     data = [f"{name} {f'{copies}x' if copies > 1 else ''}{shards}"] if is_divided else []
     if not data and layout.data_parallel_size > 1:
         data = [f"DDP {layout.data_parallel_size}"]

@@ -1,7 +1,5 @@
 """The first screen of ``plan --gpus``: the recommended cluster, the others that stand on the front, what is next."""
 
-from collections.abc import Sequence
-
 from rich.text import Text
 
 from shardwise.render.first_screen import (
@@ -57,15 +55,15 @@ def _missed_sections(result: SweepResult, context: ScreenContext, width: int) ->
 
 
 def _row_lines(result: SweepResult, width: int) -> list[Text]:
-    """Other clusters of the front over time, memory and cost, spread from the fastest to the slowest."""
+    """Other clusters, the fastest first: those on the front of time and cost, then those of least cost times time."""
     others = [row for row in result.rows if row is not result.recommended and row.best is not None]
-    front = [row for row in others if row.is_on_front] or others
-    shown = _spread(sorted(front, key=_step_s))
+    worthiest = sorted(others, key=lambda row: (not row.is_on_front, row.cost_times_time))
+    shown = sorted(worthiest[:MAX_ROWS], key=_step_s)
     if not shown:
         return []
     has_run = any(row.best is not None and row.best.prediction.cost is not None for row in shown)
     unit = ("days", "dollars") if has_run else ("", "$/Mtok")
-    title = "Other clusters" if front is others else "Others on the front of time, memory, cost"
+    title = "Other clusters"
     heading = (
         f"{title[: width - FIGURES_WIDTH]:<{width - FIGURES_WIDTH}}{'GiB':>7}{'step':>10}{unit[0]:>9}{unit[1]:>11}"
     )
@@ -76,16 +74,11 @@ def _step_s(row: SweepRow) -> float:
     return float("inf") if row.best is None else row.best.prediction.time.step_s
 
 
-def _spread(rows: Sequence[SweepRow]) -> list[SweepRow]:
-    """The first and the last rows, at most four."""
-    return list(rows) if len(rows) <= MAX_ROWS else [*rows[:2], *rows[-2:]]
-
-
 def _row_line(row: SweepRow, width: int) -> Text:
     if row.best is None:
         return Text()
     prediction, cluster = row.best.prediction, row.question.cluster
-    plan = f"{short_words(row.best.plan.layout)}, {recompute_text(row.best.plan.recipe)}"
+    plan = f"{short_words(row.best.plan)}, {recompute_text(row.best.plan.recipe)}"
     named = f"{cluster.num_gpus:,} x {cluster.gpu.id}: {plan}"
     (name,) = lines_of(named, width=width - FIGURES_WIDTH, most=1, label=INDENT)
     gib, step = gib_number(prediction.memory.needed_bytes), format_seconds(prediction.time.step_s)

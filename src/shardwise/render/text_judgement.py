@@ -39,7 +39,7 @@ def _parts(judgement: Judgement) -> Iterator[RenderableType]:
     yield Text(f"model    {model_text(judgement.plan.model)}")
     yield Text(f"cluster  {cluster_text(judgement.plan.cluster)}")
     recipe = judgement.plan.recipe
-    yield Text(f"compared {layout_words(judgement.plan.layout)}")
+    yield Text(f"compared {layout_words(judgement.plan)}")
     yield Text(f"         seq_len={recipe.seq_len}, {recipe.precision}, {judgement.plan.engine}")
     yield Text()
     yield _readings_table(judgement)

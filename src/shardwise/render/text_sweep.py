@@ -35,7 +35,7 @@ def sweep_parts(result: SweepResult, *, has_picture: bool = True) -> Iterator[Re
     yield Text()
     yield Text(f"The best layout on every cluster; compared by {result.objective.replace('_', ' ')}", style="bold")
     yield sweep_table(result)
-    yield Text("(> recommended, = tied with the best, * on the front over time, memory and cost)", style="dim")
+    yield Text("(> recommended, = tied with the best, * on the front over time and cost)", style="dim")
     yield Text()
     yield from _answer_parts(result)
     picture = sweep_front(result) if has_picture else None

@@ -78,7 +78,28 @@ def _flat_shards_message(plan: Plan) -> str:
     return f"optimizer {plan.recipe.optimizer} works on whole matrices, but fsdp1 leaves it one-dimensional shards"
 
 
+def _breaks_fp8_base(plan: Plan) -> bool:
+    return plan.recipe.adapter == "qlora" and plan.recipe.precision == "fp8-mixed"
+
+
+def _fp8_base_message(_plan: Plan) -> str:
+    return "precision fp8-mixed with adapter qlora: products in 8 bits do not take weights of 4 bits"
+
+
+def _fp8_base_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("precision", "bf16-mixed"),)
+
+
 RULES = (
+    Rule(
+        name="recipe-fp8-quantised-base",
+        why="A weight of 4 bits is unpacked to 16 bits and multiplied there; no engine multiplies it in 8.",
+        source="bitsandbytes nn/modules.py (Linear4bit, compute_dtype)",
+        reads=("precision", "adapter"),
+        breaks=_breaks_fp8_base,
+        message=_fp8_base_message,
+        candidates=_fp8_base_candidates,
+    ),
     Rule(
         name="recipe-lora-targets",
         why="An adapter without a matrix to stand beside has no parameter to train.",

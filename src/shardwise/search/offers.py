@@ -53,6 +53,8 @@ class Offer:
     recommended layout does not divide what was changed."""
     is_other_batch: bool = False
     """Whether another batch is trained on the same GPUs, which is the first thing to say: the answer hangs on it."""
+    is_borderline: bool = False
+    """Whether every plan that was found for it is at the edge of the memory."""
 
     @property
     def gain_ratio(self) -> float:
@@ -198,7 +200,7 @@ def _states_on_the_device(question: Plan, now: RankedPlan, limits: SearchBounds)
         return ()
     bounds = replace(limits, offload=("none",))
     offers = (offer for changes in narrow_states(question) for offer in _searched(question, now, changes, bounds))
-    return sorted(offers, key=lambda offer: -offer.gain_ratio)[:1]
+    return sorted(offers, key=lambda offer: (offer.is_borderline, -offer.gain_ratio))[:1]
 
 
 def _searched(question: Plan, now: RankedPlan, changes: Changes, limits: SearchBounds) -> Iterator[Offer]:
@@ -209,11 +211,11 @@ def _searched(question: Plan, now: RankedPlan, changes: Changes, limits: SearchB
         fitting = find(changed, few, is_brief=True).evaluation.fitting
     except ShardwiseError:  # a pinned micro-batch or layout does not divide another batch
         return
-    safe = [found for found in fitting if not found.prediction.memory.is_borderline] or fitting
-    ratios = [rate_ratio(found.plan, step_s=found.priced_s, now=now) for found in safe]
+    safe = [found for found in fitting if not found.prediction.memory.is_borderline]
+    ratios = [rate_ratio(found.plan, step_s=found.priced_s, now=now) for found in safe or fitting]
     best = (1 + now.price_fraction) * max(ratios, default=0.0)
     if best >= LEAST_GAIN_RATIO:
-        yield Offer(change=changes_text(changes), question=changed, rate_ratio=best)
+        yield Offer(change=changes_text(changes), question=changed, rate_ratio=best, is_borderline=not safe)
 
 
 def better_shared_batch(plan: Plan) -> int | None:

@@ -51,7 +51,7 @@ def why_it_won(
         first = f"{adjective.capitalize()} of {kinds} that fit"
         found = f"{first}: {found}"
     if memory.is_borderline:
-        found += "; the device lies inside its memory band, so try it first"
+        found += f"; {memory.tight_place} lies inside its memory band, so try it first"
     others = {id(other): other for other in (best, best_safe) if other is not winner}
     sentences = [f"{_named(other, winner, adjective, objective)}." for other in others.values()]
     return " ".join([f"{gpus}{found}.", *sentences])
@@ -81,7 +81,7 @@ def _share(fraction: float) -> str:
 def what_speaks_against(found: Evaluated, winner: Evaluated) -> str:
     """Why a plan that is better by the objective is not the recommended one."""
     if _is_less_safe(found, winner):
-        return "its memory band reaches beyond the device"
+        return f"its memory band reaches beyond {found.prediction.memory.tight_place}"
     prices = charged(found.plan, beyond=winner.plan)
     if not prices:
         return "it is no simpler"
@@ -108,7 +108,7 @@ def why_it_lost(found: Evaluated, winner: Evaluated, *, objective: Objective) ->
     if slower_s < 0:
         return f"{format_percent(-share)} faster, but {what_speaks_against(found, winner)}; {memory}."
     slower = f"{format_percent(share)} slower (+{format_seconds(slower_s)})"
-    memory += ", and its memory band reaches beyond the device" if _is_less_safe(found, winner) else ""
+    memory += f", and {what_speaks_against(found, winner)}" if _is_less_safe(found, winner) else ""
     if not slower_s:
         slower, losses = "As fast", what_speaks_against(found, winner)
     else:

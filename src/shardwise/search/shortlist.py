@@ -17,8 +17,6 @@ __all__ = ["Beside", "Shortlist", "shortlist"]
 MAX_ALTERNATIVES = 3
 NEAR_RATIO = 1.5
 """Alternatives whose step is longer than this many times the recommended one come last."""
-EDGE_RATIO = 1.1
-"""A plan at the edge of the device is shown instead of one that fits where that takes more than a tenth longer."""
 LEAST_SAVED_FRACTION = 0.02
 """A slower plan of the same parallelism is worth a line where it needs this much less memory."""
 Feature: TypeAlias = tuple[bool | int | str, ...]
@@ -52,8 +50,8 @@ class Shortlist:
 def shortlist(result: SearchResult) -> Shortlist | None:
     """The recommended plan, the fastest, and at most three that differ in kind; ``None`` where no plan was found.
 
-    Plans of other kinds of parallelism come before variants of the same kind, and plans that fit safely before those at
-    the edge of the device that are little faster. Where the answer holds fewer than three, variants of the recommended
+    Plans of other kinds of parallelism come before variants of the same kind, and both before plans at the edge of the
+    memory. Where the answer holds fewer than three, variants of the recommended
     plan are predicted: other recomputation, then other micro-batches. Much slower plans come last.
     """
     if not result.plans:
@@ -68,9 +66,9 @@ def shortlist(result: SearchResult) -> Shortlist | None:
     taken = [recommended.plan] if fastest is None else [recommended.plan, fastest.plan]
     others = sorted(
         (one for one in found if one.plan not in taken and _helps(one, recommended)),
-        key=lambda one: one.step_ratio * (EDGE_RATIO if one.prediction.memory.is_borderline else 1),
+        key=lambda one: (one.prediction.memory.is_borderline, one.step_ratio),
     )
-    near = [one for one in others if one.step_ratio <= NEAR_RATIO]
+    near = [one for one in others if one.step_ratio <= NEAR_RATIO and not one.prediction.memory.is_borderline]
     chosen: list[Beside] = []
     _take(chosen, near, taken, _kind)
     _take(chosen, chain(near, _predicted_variants(result)), taken, _recomputed)

@@ -9,6 +9,7 @@ import numpy as np
 from shardwise.engines.engine import ProgramChoice
 from shardwise.engines.table import ENGINES, engine_profile
 from shardwise.errors import LayoutError
+from shardwise.layout import ZeroStage
 from shardwise.plan import Plan
 from shardwise.recipe import Offload
 from shardwise.rules.degrees import divisors
@@ -340,7 +341,9 @@ class Space:
         else:
             is_plain = dp_replicate == 1 if self.question.model.is_moe else dp_shard == 1
             stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 else [])
-        allowed = self.bounds.zero_stage or ENGINES[self.question.engine].zero_stages
+        engine = ENGINES[self.question.engine]
+        untried = engine.untried_pipeline_stages if pp > 1 else frozenset[ZeroStage]()
+        allowed = self.bounds.zero_stage or engine.zero_stages - untried
         stages = [stage for stage in stages if stage in allowed]
         if pp > 1 and is_native_engine(self.question) and dp_shard * cp > 1:
             stages = [stage for stage in stages if stage in (0, max(stages))]

@@ -47,9 +47,15 @@ class SweepRow:
     """Without failures and restarts; ``None`` when no price is known."""
     meets_targets: bool
     is_on_front: bool = False
-    """Whether no other cluster is better in time, memory and cost at once."""
+    """Whether no other cluster is both faster and cheaper."""
     is_tie: bool = False
     """Whether the difference to the best is inside the error of a prediction."""
+
+    @property
+    def cost_times_time(self) -> float:
+        """Dollars for a million tokens times the seconds of a step; infinite without a plan or a price."""
+        step_s, _, usd = _figures(self)
+        return step_s * usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,9 +196,15 @@ def _figures(row: SweepRow) -> tuple[float, float, float]:
     return (row.best.prediction.time.step_s, float(row.best.prediction.memory.needed_bytes), usd)
 
 
+def _time_and_cost(row: SweepRow) -> tuple[float, float]:
+    step_s, _, usd = _figures(row)
+    return step_s, usd
+
+
 def _is_on_front(row: SweepRow, rows: Sequence[SweepRow]) -> bool:
-    mine = _figures(row)
-    others = [_figures(other) for other in rows]
+    """Whether no other cluster is both faster and cheaper; memory that is left over is worth nothing to a buyer."""
+    mine = _time_and_cost(row)
+    others = [_time_and_cost(other) for other in rows]
     return row.best is not None and not any(
         other != mine and all(theirs <= own for theirs, own in zip(other, mine, strict=True)) for other in others
     )
@@ -204,7 +216,7 @@ def _figure(row: SweepRow, objective: Objective) -> tuple[float, ...]:
     order: dict[Objective, tuple[float, ...]] = {
         "step_time": (step_s, num_gpus),
         "cost": (usd, num_gpus * step_s),
-        "cost_and_time": (usd * step_s, num_gpus * step_s**2),
+        "cost_and_time": (row.cost_times_time, num_gpus * step_s**2),
         "memory": (needed_bytes, step_s),
         "fewest_gpus": (num_gpus, usd, step_s),
     }
@@ -223,9 +235,9 @@ def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted:
     words = {"step_time": "fastest", "cost": "cheapest", "memory": "smallest", "fewest_gpus": "fewest GPUs"}
     if objective == "cost_and_time":
         return (
-            f"{mine:,} {gpu}: of {num_counted} clusters that can do this, the one with the least cost times time, so "
-            "that a per cent less of one costs more than a per cent of the other; --deadline-days or --budget-usd "
-            "decide otherwise."
+            f"{mine:,} {gpu}: of {num_counted} clusters that can do this, cost times time is least here: any other "
+            "adds more to one, in per cent, than it saves of the other; --deadline-days or --budget-usd decide "
+            "otherwise."
         )
     if objective == "fewest_gpus":
         return f"{mine:,} {gpu} are the fewest GPUs, of {num_counted} clusters that can do this, and the cheapest such."

@@ -62,13 +62,18 @@ class WhatIf:
     """Tokens per second and GPU over the recommended plan's."""
     is_other_batch: bool = False
     """Whether another batch is trained on the same GPUs, which is the first thing to say: the answer hangs on it."""
-    has_fewer_gpus: bool = False
-    """Whether GPUs are missing: that is no offer, however fast the others are."""
+    gpus_ratio: float = 1.0
+    """GPUs over those of the recommended plan."""
+
+    @property
+    def has_fewer_gpus(self) -> bool:
+        """Whether GPUs are missing: that is no offer, however fast the others are."""
+        return self.gpus_ratio < 1
 
     @property
     def is_same_work(self) -> bool:
-        """Whether each GPU trains about as many tokens in a step."""
-        return abs(self.rate_ratio * self.step_ratio - 1) < OTHER_WORK_FRACTION
+        """Whether as many GPUs train about as many tokens in a step, so that the steps compare."""
+        return self.gpus_ratio == 1 and abs(self.rate_ratio * self.step_ratio - 1) < OTHER_WORK_FRACTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +155,7 @@ def _changed(change: str, plan: Plan, step_s: Seconds, now: RankedPlan) -> WhatI
         step_s=step_s,
         step_ratio=step_s / now.prediction.time.step_s,
         rate_ratio=rate_ratio(plan, step_s=step_s, now=now),
-        has_fewer_gpus=plan.cluster.num_gpus < now.plan.cluster.num_gpus,
+        gpus_ratio=plan.cluster.num_gpus / now.plan.cluster.num_gpus,
     )
 
 

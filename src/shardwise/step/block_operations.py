@@ -126,30 +126,33 @@ def _adapters(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> It
 
 
 def _host_calls(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> Iterator[Operation]:
-    """What the host issues around the kernels of a block: casts, gradients added, gathering, tensor parallelism."""
-    forward, backward = AUTOCAST_KERNELS if context.is_autocast else (0, 0)
-    if context.adds_gradients and not context.is_base_frozen:
-        backward += len(layer.weights)
-    if context.has_plain_dispatcher and isinstance(layer.feed_forward, MoeSpec):
-        forward, backward = forward + PLAIN_DISPATCH_CALLS[0], backward + PLAIN_DISPATCH_CALLS[1]
-    if context.is_gathered:  # by FSDP2, whoever calls it
-        forward, backward = forward + own_host.UNIT_CALLS[0], backward + own_host.UNIT_CALLS[1]
-    forward, backward = forward + context.engine_calls[0], backward + context.engine_calls[1]
-    if context.has_own_host:
-        more = own_host.block_calls(context.layout, is_gathered=context.is_gathered, has_units=context.has_units)
-        forward, backward = forward + more[0], backward + more[1]
-    elif context.layout.tp > 1:
-        more = _tensor_calls(context)
-        forward, backward = forward + more[0], backward + more[1]
-    if context.is_own_eager:
-        adapted, packed = eager_operations.adapted_and_packed(layer, recipe)
-        more = own_host.adapter_calls(adapted=adapted, packed=packed)
-        forward, backward = forward + more[0], backward + more[1]
+    """What the host issues around the kernels of a block, forward and backward."""
+    forward, backward = (sum(calls) for calls in zip(*_calls_around(layer, context, recipe), strict=True))
     name = host_calls_name(context)
     if forward:
         yield context.memory_operation(name, "forward", 0, num_kernels=forward)
     if backward:
         yield context.memory_operation(f"{name}.backward", "backward", 0, num_kernels=backward)
+
+
+def _calls_around(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> Iterator[tuple[int, int]]:
+    """Calls forward and backward for casts, gradients added, experts' rows, gathering, tensor parallelism, adapters."""
+    yield context.engine_calls
+    if context.is_autocast:
+        yield AUTOCAST_KERNELS
+    if context.adds_gradients and not context.is_base_frozen:
+        yield 0, len(layer.weights)
+    if context.has_plain_dispatcher and isinstance(layer.feed_forward, MoeSpec):
+        yield PLAIN_DISPATCH_CALLS
+    if context.is_gathered:  # by FSDP2, whoever calls it
+        yield own_host.UNIT_CALLS
+    if context.has_own_host:
+        yield own_host.block_calls(context.layout, is_gathered=context.is_gathered, has_units=context.has_units)
+    elif context.layout.tp > 1:
+        yield _tensor_calls(context)
+    if context.is_own_eager:
+        adapted, packed = eager_operations.adapted_and_packed(layer, recipe)
+        yield own_host.adapter_calls(adapted=adapted, packed=packed)
 
 
 def host_calls_name(context: OperationContext) -> str:

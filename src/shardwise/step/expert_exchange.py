@@ -12,8 +12,9 @@ def expert_exchange(plan: Plan) -> ExpertExchange:
 
 
 def has_plain_dispatcher(plan: Plan) -> bool:
-    """Whether ranks tell each other how many rows they send, wait for the answer and exchange them by NCCL."""
-    return plan.layout.ep > 1 and expert_exchange(plan) == "alltoall"
+    """Whether Megatron's host calls a dispatcher that waits for the number of rows of every rank."""
+    is_exchanged = plan.layout.ep > 1 and expert_exchange(plan) == "alltoall"
+    return is_exchanged and engine_profile(plan.engine).has_transformer_engine
 
 
 def row_kernels(plan: Plan) -> RowKernels:

@@ -5,6 +5,7 @@ from math import log2, sqrt
 from shardwise.formulas.kernel_time import slowest_of_ratio
 from shardwise.model import MoeSpec
 from shardwise.plan import Plan
+from shardwise.recipe import Recipe
 
 COMMON_CHOICE = 0.43
 """Spread of the loads of many small experts where new routers choose, over that of tokens that all choose the same.
@@ -24,14 +25,16 @@ logarithm."""
 
 
 def imbalance_ratio(plan: Plan) -> float:
-    """Tokens of the fullest rank of experts over the mean: what the recipe says, or what natural routing does.
-
-    Adapters go beside trained weights, whose routers are balanced; all else is taken to begin from random ones.
-    """
-    given, block, recipe = plan.recipe.routing_imbalance_ratio, plan.model.moe, plan.recipe
+    """Tokens of the fullest rank of experts over the mean: what the recipe says, or what natural routing does."""
+    given, block = plan.recipe.routing_imbalance_ratio, plan.model.moe
     if given is not None or block is None:
         return given or 1.0
-    return natural_imbalance_ratio(block, ep=plan.layout.ep, is_trained=recipe.adapter != "none")
+    return natural_imbalance_ratio(block, ep=plan.layout.ep, is_trained=has_trained_routers(plan.recipe))
+
+
+def has_trained_routers(recipe: Recipe) -> bool:
+    """Whether adapters go beside trained weights, whose routers are balanced; all else begins from random ones."""
+    return recipe.adapter != "none"
 
 
 def natural_imbalance_ratio(block: MoeSpec, *, ep: int, is_trained: bool = False) -> float:

@@ -178,7 +178,7 @@ def operation_context(context: StageContext) -> OperationContext:
         is_quantised=plan.recipe.adapter == "qlora",
         adapted_input_bytes=context.adapted_input_bytes,
         row_kernels=row_kernels(plan),
-        has_plain_dispatcher=profile.has_transformer_engine and has_plain_dispatcher(plan),
+        has_plain_dispatcher=has_plain_dispatcher(plan),
         weighs_expert_inputs=is_native_engine(plan) and weighs_expert_inputs(layout=plan.layout, recipe=plan.recipe),
         compiles_experts=is_native_engine(plan) and compiles_experts(layout=plan.layout, recipe=plan.recipe),
         has_fused_softmax=block.has_fused_softmax,

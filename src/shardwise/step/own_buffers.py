@@ -150,8 +150,8 @@ def _second(context: StageContext, unit: Unit) -> Bytes:
     Its own inputs are alive, too, but the gradients of one block less; where those are more, they count with the first.
     """
     ahead = least(context.plan.layout.prefetch_units, unit.count - 1) * context.gathered_bytes(unit)
-    is_born_late = context.plan.num_microbatches == 1
-    made = context.states.gradient_bytes * context.trained(unit).shard * is_born_late
+    comes_late = context.plan.num_microbatches == 1
+    made = context.states.gradient_bytes * context.trained(unit).shard * comes_late
     is_recomputed = context.held_runs[unit.run].num_recomputed == unit.count
     return ahead - made + context.kept_bytes(unit.run) * is_recomputed
 

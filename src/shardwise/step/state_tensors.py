@@ -137,11 +137,11 @@ def _gradients(context: StageContext, unit: Unit, num_bytes: Bytes) -> Iterator[
     num_bytes = given(negated(persists), num_bytes)
     waits = accumulates_whole(context)
     adds_up = settled(negated(waits) & (context.plan.num_microbatches > 1) & (not context.held.forwards_come_first))
-    is_born_late = settled(negated(waits | adds_up))
+    comes_late = settled(negated(waits | adds_up))
     first_uses = [
         (given(waits, num_bytes), timeline.optimizer),
         (given(adds_up, num_bytes), timeline.forward),
-        *(gradient_first_uses(context, unit, given(is_born_late, num_bytes)) if is_born_late is not False else ()),
+        *(gradient_first_uses(context, unit, given(comes_late, num_bytes)) if comes_late is not False else ()),
     ]
     for part, first_use in first_uses:
         yield Tensor(name=name, component="gradients", num_bytes=part, first_use=first_use, last_use=timeline.optimizer)

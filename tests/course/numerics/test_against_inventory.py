@@ -62,6 +62,7 @@ def enacted(engine, layout, num_microbatches, model):
         micro_batch_size=2,
         global_batch_size=2 * num_microbatches * layout.data_parallel_size,
         precision="fp32",
+        routing_imbalance_ratio=1.0 if layout.ep > 1 else None,
     )
     batch = random_batch(num_sequences=made.global_batch_size, seq_len=16, vocab_size=model.vocab_size)
     return reenact(made, initial_weights(model, dtype="float32"), [batch])

@@ -96,7 +96,8 @@ def tiny_plan(
 ) -> Plan:
     """A plan in fp32 on one node that is as large as the layout.
 
-    Its attention is the memory-efficient kernel, the only fused one that computes in fp32.
+    Its attention is the memory-efficient kernel, the only fused one that computes in fp32. Its experts are predicted
+    with the tokens of a mean rank, which is what all ranks together hold and send.
     """
     node = replace(load_node(NODE), gpus_per_node=layout.world_size, scale_up_domain_gpus=layout.world_size)
     return Plan(
@@ -108,6 +109,7 @@ def tiny_plan(
             global_batch_size=micro_batch_size * num_microbatches * layout.data_parallel_size,
             precision="fp32",
             attention_kernel="efficient",
+            routing_imbalance_ratio=1.0 if layout.ep > 1 else None,
         ),
         layout=layout,
         engine=engine,
