@@ -27,7 +27,7 @@ test:  ## the tests that every change has to pass
 	@scripts/venv.sh dev
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
-runs:  ## real runs in several processes: the story, a folder's life, full disks, recomputation, layouts that combine axes, traces; the laugh test (thirteen minutes before 2026-11-30, a little longer since)
+runs:  ## real runs in several processes: the story, a folder's life, full disks, recomputation, layouts that combine axes, traces; the laugh test (more than thirteen minutes)
 	@scripts/venv.sh dev
 	@$(BIN)/pytest $(PYTEST_ARGS) -m "runs and not kills and not slow"
 

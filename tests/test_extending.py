@@ -167,6 +167,15 @@ def test_a_family_with_one_odd_weight_is_two_files(run, touched):
     assert ours["parameters"]["total"] - llama["parameters"]["total"] == MODEL["num_hidden_layers"]
 
 
+def test_a_rule_is_one_file(run, touched):
+    assert touched("A rule") == 1
+    recipe = {"seq_len": 500, "global_batch_size": 128}
+    answer = predicted(run, plan(recipe=recipe))
+    assert (answer["code"], answer["fix"]) == ("recipe-sequence-tiles", "set seq_len=512")
+    assert predicted(run, plan(recipe={**recipe, "seq_len": 512}))["fits"]
+    assert predicted(run, plan(recipe=recipe, engine="torchtitan"))["fits"]
+
+
 def test_a_name_without_a_record_is_refused_like_any_unknown_name(run, copy):
     change(copy, "src/shardwise/optimizers.py", '    "muon",', "after", '    "rmsprop",\n')
     change(copy, "src/shardwise/schedules/table.py", '    "dualpipe",', "after", '    "eager-1f1b",\n')

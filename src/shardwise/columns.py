@@ -4,6 +4,9 @@ A search asks about thousands of plans at once: it puts a NumPy column where a p
 that are written for one plan. Those that it asks use ``&``, ``|`` and :func:`negated` in place of ``and``, ``or`` and
 ``not``, and the functions below in place of ``max``, ``min``, ``round`` and conditions on a number. Nothing can be
 forgotten in silence: NumPy refuses to take a column for a condition. Annotations are those of one plan.
+
+``either`` is NumPy's ``where``, ``given`` is ``where`` with 0 for the rest, ``most`` and ``least`` are ``maximum`` and
+``minimum``, ``whole`` is ``floor``, ``rounded`` is ``round``; ``settled`` makes one ``bool`` of a column of equal ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping

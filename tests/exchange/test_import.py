@@ -9,7 +9,8 @@ from shardwise.catalog import read_cluster
 from shardwise.exchange import read_files
 from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.mistakes import find_mistakes, load_kinds
-from shardwise.exchange.names import FILE, OPTION, Claim
+from shardwise.exchange.names import BESIDE, FILE, OPTION, Claim
+from shardwise.exchange.tools.table import TOOLS
 
 FOLDER = Path(__file__).parent
 CASES = {
@@ -147,3 +148,11 @@ def test_anchors_and_merged_mappings_are_read_with_what_stands_beside_them_first
         "micro_batch_size": 2,
         "gradient_accumulation_steps": 2,
     }
+
+
+@pytest.mark.parametrize("tool", TOOLS.values(), ids=list(TOOLS))
+def test_a_key_has_one_row_for_each_field_that_it_says(tool):
+    rows = [(name.key, name.field) for name in tool.names]
+    assert len(set(rows)) == len(rows)
+    beside = [key for key, field in rows if field == BESIDE]
+    assert [key for key, field in rows if field != BESIDE and key in beside] == []

@@ -4,9 +4,12 @@ import pytest
 
 import shapes
 from shardwise.catalog import read_cluster
+from shardwise.engines.table import engine_profile
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
+from shardwise.predict.communication import collective_time_s
+from shardwise.predict.group_placement import place_group
 from shardwise.predict.stage_time import StageClock
 from shardwise.predict.time import predict_time
 from shardwise.recipe import Recipe
@@ -26,8 +29,7 @@ LAYOUTS = {
 def book_of(plan):
     stage = pipeline_stages(model=plan.model, layout=plan.layout)[0]
     context = StageContext(plan=plan, stage=stage)
-    clock = StageClock(plan)
-    return context, clock, clock.work_book(context)
+    return context, StageClock(plan).work_book(context)
 
 
 def plan_of(model, layout, engine, **recipe):
@@ -37,18 +39,28 @@ def plan_of(model, layout, engine, **recipe):
     )
 
 
+def alone_s(call, plan):
+    placement = place_group(
+        cluster=plan.cluster,
+        size=call.group_size,
+        stride=call.stride,
+        has_in_switch_reduction=engine_profile(plan.engine).has_in_switch_reduction,
+    )
+    return collective_time_s(call, placement=placement)
+
+
 @pytest.mark.parametrize("engine", ["native", "megatron", "deepspeed"])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_nothing_of_a_block_is_lost_or_counted_twice(model, layout, engine):
     plan = plan_of(model, layout, engine)
-    context, clock, book = book_of(plan)
+    context, book = book_of(plan)
     for layer, _ in context.layer_runs:
         times = book.block_times[id(layer)]
         calls = block_collectives(layer, context)
         for phase, run in (("forward", times.forward), ("backward", times.backward), ("recompute", times.recompute)):
             communicated_s = sum(task.duration_s for task in run.tasks if task.stream != "compute")
-            expected_s = sum(call.count * clock.call(call).duration_s for call in calls if call.phase == phase)
+            expected_s = sum(call.count * alone_s(call, plan) for call in calls if call.phase == phase)
             assert communicated_s == pytest.approx(expected_s)
             exposed_s = sum(call.exposed_s for call in run.exposed)
             computed_s = sum(task.duration_s for task in run.tasks if task.stream == "compute")
@@ -58,7 +70,7 @@ def test_nothing_of_a_block_is_lost_or_counted_twice(model, layout, engine):
 def test_an_exchange_under_another_micro_batch_has_no_place_in_the_block():
     layout = Layout(pp=4, ep=2, dp_shard=2, schedule="dualpipev", zero_stage=1)
     plan = plan_of("mixtral-8x7b", layout, "megatron", global_batch_size=32)
-    _, _, book = book_of(plan)
+    _, book = book_of(plan)
     assert all(task.stream != "ep" for times in book.block_times.values() for task in times.forward.tasks)
 
 

@@ -25,7 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mfu", type=amount, metavar="SHARE", help="for MODEL: assumed MFU (default: a predicted step)"
     )
     parser.add_argument(
-        "--seq-len", type=whole_count, metavar="N", help="of MODEL: count causal attention too; of PLAN: instead"
+        "--seq-len",
+        type=whole_count,
+        metavar="N",
+        help="for MODEL: count causal attention too; for PLAN: instead of its own",
     )
     parser.add_argument("--goodput", type=amount, metavar="SHARE", help="for MODEL: share of time that trains, 0 to 1")
 

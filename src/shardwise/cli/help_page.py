@@ -45,7 +45,7 @@ def _positionals(parser: argparse.ArgumentParser) -> str:
     words = []
     for action in parser._actions:
         if not action.option_strings:
-            word = str(action.metavar or action.dest)
+            word = f"{action.metavar or action.dest}{' ...' if action.nargs in ('*', '+') else ''}"
             words.append(f"[{word}] " if action.nargs in ("?", "*") else f"{word} ")
     return "".join(words)
 

@@ -42,7 +42,7 @@ def claims_of(view: View) -> tuple[list[Claim], list[Unread]]:
             claims.append(view.claim(name.field, value, name.key))
         elif name.leaves_open(str(fact.value)):
             continue
-        elif str(fact.value).lower() not in LEFT_TO_OTHERS and (name.field != TOGETHER or is_unset(fact)):
+        elif str(fact.value).lower() not in LEFT_TO_OTHERS and (name.field != TOGETHER or _is_unset(fact)):
             unread.append(_unread(fact, name.field))
     unread.extend(
         _unread(fact)
@@ -59,7 +59,7 @@ def _says_nothing(view: View, fact: Fact) -> bool:
     return fact.value is None or (view.document.program == "log" and fact.value is False)
 
 
-def is_unset(fact: Fact) -> bool:
+def _is_unset(fact: Fact) -> bool:
     """Whether a value is a variable that only who runs the file knows."""
     return isinstance(fact.value, str) and "$" in fact.value
 

@@ -19,6 +19,8 @@ RECIPE_KEYS = ("module", "recipe", "factory")
 """Options that name a recipe: of torchtitan, of Megatron-Bridge and of NeMo."""
 UNREAD_RECIPE = "unread_recipe"
 """A claim that a line names a recipe which no file here holds, so that its degrees are not the tool's defaults."""
+RECOMPUTE_EVERY = "recompute_every"
+"""A claim that selective recomputation, as torchtitan has it, recomputes one of so many blocks whole."""
 Strength = int
 DEFAULT, FILE, LINE, OPTION = range(4)
 """How much a claim weighs: a tool's default, a file, a command line, and what the user of ``import`` says."""
@@ -49,7 +51,7 @@ class Name:
 def names_of(*tables: str) -> tuple[Name, ...]:
     """The rows of some tables; of a key that stands in two the first counts. ``sizes@model`` puts a section before.
 
-    A key that says two fields has two rows in one table.
+    A key that says several fields has a row for each in one table.
     """
     rows: list[Name] = []
     for table in tables:

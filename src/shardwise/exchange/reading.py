@@ -10,7 +10,7 @@ from shardwise.exchange.claims import Unread, claims_of
 from shardwise.exchange.documents import read_documents
 from shardwise.exchange.facts import Document, names_a_file
 from shardwise.exchange.join import Joined, join
-from shardwise.exchange.names import OPTION, Claim, View
+from shardwise.exchange.names import OPTION, RECOMPUTE_EVERY, Claim, View
 from shardwise.exchange.recognise import views_of
 from shardwise.fields import Value, plan_fields
 from shardwise.layout import Layout
@@ -34,8 +34,6 @@ BEYOND_A_PLAN = ("sp",)
 """Degrees of parallelism that count in the world and that a plan cannot say."""
 GATHERING_ENGINES = ("torchtitan", "accelerate", "fsdp2", "fsdp1")
 """Engines on torch's FSDP, where ZeRO 2 is ``reshard_after_forward`` off or ``SHARD_GRAD_OP``."""
-RECOMPUTE_EVERY = "recompute_every"
-"""The claim that torchtitan's selective recomputation recomputes one of so many blocks whole."""
 CONFIG = "config"
 """The option, and the fact of a Python file, that holds the name of a recipe."""
 RECIPE_FIELDS = frozenset(one.name for one in plan_fields(Recipe))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from shardwise.errors import CheckpointError, LayoutError, ModelError, RecipeError
+from shardwise.errors import ShardwiseError
 from shardwise.launch.command import environment
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import Shape, tensor_shapes
@@ -19,8 +19,8 @@ __all__ = ["model_shapes", "require_weights_of_transformers"]
 
 BUILDER = "shardwise.train.meta_model"
 BUILDER_S = 120
-LONG = 400
-"""Characters that a message quotes of an answer from another program."""
+KINDS = {kind.__name__: kind for kind in ShardwiseError.__subclasses__()}
+"""The kinds of errors by name, as the process writes them."""
 
 
 def model_shapes(job: Job) -> Mapping[str, Shape] | None:
@@ -31,7 +31,8 @@ def model_shapes(job: Job) -> Mapping[str, Shape] | None:
 
     Raises:
         ModelError: a field of the config is not what the model's class takes, or its routers are not what the job asks.
-        LayoutError: the layout divides a vocabulary whose logits are more than a product.
+        LayoutError: the layout divides a vocabulary whose logits are more than a product, or layers over which routers
+            have one auxiliary loss.
         RecipeError: the job's adapters find no matrix to stand beside, or one that 4 bits cannot hold.
     """
     if not uses_transformers(job):
@@ -44,21 +45,7 @@ def model_shapes(job: Job) -> Mapping[str, Shape] | None:
     answer = _built(job)
     if answer is None:
         return None
-    if "refused" in answer:
-        raise ModelError(
-            f"transformers builds no {job.model_config['model_type']} of this config: {answer['refused'][:LONG]}",
-            code="train-model",
-            fix="write the field as transformers takes it in config.json",
-        )
-    if "not_divided" in answer:
-        why = answer["not_divided"]
-        raise LayoutError(why["message"], code=why["code"], fix=why["fix"])
-    if "not_routed" in answer:
-        why = answer["not_routed"]
-        raise ModelError(why["message"], code=why["code"], fix=why["fix"])
-    if "not_adapted" in answer:
-        why = answer["not_adapted"]
-        raise RecipeError(why["message"], code=why["code"], fix=why["fix"])
+    _require_accepted(answer)
     return {name: tuple(shape) for name, shape in answer["shapes"].items()}
 
 
@@ -70,9 +57,15 @@ def require_weights_of_transformers(job: Job) -> None:
     Raises:
         CheckpointError: a tensor is missing, has another shape there or a type that no weights are read from.
     """
-    unfit = (_built(job, "--weights") or {}).get("unfit")
-    if unfit:
-        raise CheckpointError(unfit["message"], code=unfit["code"], fix=unfit["fix"])
+    _require_accepted(_built(job, "--weights") or {})
+
+
+def _require_accepted(answer: Mapping[str, Any]) -> None:
+    """Return when the process raised no error, or raise the same here."""
+    why = answer.get("refused")
+    if why is not None:
+        kind = KINDS[why["kind"]]
+        raise kind(why["message"], code=why["code"], fix=why["fix"])
 
 
 def _built(job: Job, *words: str) -> dict[str, Any] | None:

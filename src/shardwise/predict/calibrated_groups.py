@@ -33,7 +33,7 @@ def communication_ratio(axis: Axis, calibration: Calibration | None) -> float:
     return 1.0 if calibration is None else calibration.ratio_of(FAMILIES[axis])
 
 
-def meeting_s(placement: GroupPlacement) -> Seconds:
+def arrival_wait_s(placement: GroupPlacement) -> Seconds:
     """Seconds that every call takes longer behind computation: ranks arrive one by one, and its threads have to wake.
 
     Calls are timed in loops that do nothing else, a step computes between them. Calls that follow each other at once,
@@ -60,10 +60,10 @@ def calibrated_correction(kind: CollectiveKind, placement: GroupPlacement) -> Co
         points = _usable(own, calibration)
         times = tuple((log2(point.num_bytes), log2(point.duration_s)) for point in points)
         return Correction(times=_rising(times), is_measured=True, source=source)
-    ratios = _between(tables, placement, calibration)
+    log2_ratios = _between(tables, placement, calibration)
     times = tuple(
-        (position, ratio + log2(best_candidate(kind, placement, 2**position).time_s(2**position)))
-        for position, ratio in ratios
+        (position, log2_ratio + log2(best_candidate(kind, placement, 2**position).time_s(2**position)))
+        for position, log2_ratio in log2_ratios
     )
     return Correction(times=_rising(times), is_measured=False, source=source)
 
@@ -99,17 +99,19 @@ def _between(tables: list[GroupTable], placement: GroupPlacement, calibration: C
     above = [table for table in tables if table.group_size >= placement.size]
     if not below or not above:
         nearest = below[-1] if below else above[0]
-        return tuple(_ratios(nearest, placement, calibration))
+        return tuple(_log2_ratios(nearest, placement, calibration))
     low, high = below[-1], above[0]
     if low.group_size == high.group_size:
-        return tuple(_ratios(low, placement, calibration))
+        return tuple(_log2_ratios(low, placement, calibration))
     share = log2(placement.size / low.group_size) / log2(high.group_size / low.group_size)
-    lower, upper = tuple(_ratios(low, placement, calibration)), tuple(_ratios(high, placement, calibration))
+    lower, upper = tuple(_log2_ratios(low, placement, calibration)), tuple(_log2_ratios(high, placement, calibration))
     positions = sorted({position for position, _ in (*lower, *upper)})
     return tuple((x, (1 - share) * at(lower, x) + share * at(upper, x)) for x in positions)
 
 
-def _ratios(table: GroupTable, placement: GroupPlacement, calibration: Calibration) -> Iterator[tuple[float, float]]:
+def _log2_ratios(
+    table: GroupTable, placement: GroupPlacement, calibration: Calibration
+) -> Iterator[tuple[float, float]]:
     size = table.group_size
     beside = replace(placement, size=size, ranks_per_domain=size, num_domains=1, ranks_per_host=size, calibration=None)
     for point in _usable(table, calibration):

@@ -27,11 +27,11 @@ STAND_INS: dict[CollectiveKind, tuple[CollectiveKind, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRatio:
-    """Measured over modelled time of one number of ranks, over message sizes."""
+    """Measured over modelled time of one number of ranks, over message sizes, both as logarithms."""
 
     size: int
     gpu_id: str
-    ratios: Knots
+    log2_ratios: Knots
     is_ring: bool
     """Whether NCCL takes a ring for its largest message."""
     source: str
@@ -50,9 +50,9 @@ class Correction:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SweepBook:
-    """Sweeps over the model, by what has to agree for a ratio to carry over, from strict to loose."""
+    """Sweeps over the model, by what has to agree for a ratio to carry over, from strict to loose (``_loosened``)."""
 
-    levels: tuple[dict["Regime", tuple[GroupRatio, ...]], ...]
+    by_looseness: tuple[dict["Regime", tuple[GroupRatio, ...]], ...]
 
 
 def correction(kind: CollectiveKind, placement: GroupPlacement, *, book: SweepBook) -> Correction | None:
@@ -60,13 +60,13 @@ def correction(kind: CollectiveKind, placement: GroupPlacement, *, book: SweepBo
     groups, is_same = _groups_for(kind, placement, book)
     if not groups:
         return None
-    ratios, source = _at_size(groups, placement)
+    log2_ratios, source = _at_size(groups, placement)
     times: list[tuple[float, float]] = []
     wire = _wire_byte_s(kind, placement)
-    for position, ratio in ratios:
+    for position, log2_ratio in log2_ratios:
         num_bytes = 2**position
         modelled_s = best_candidate(kind, placement, num_bytes).time_s(num_bytes)
-        duration_s = max(modelled_s * 2**ratio, wire * num_bytes, 2 ** times[-1][1] if times else 0.0)
+        duration_s = max(modelled_s * 2**log2_ratio, wire * num_bytes, 2 ** times[-1][1] if times else 0.0)
         times.append((position, log2(duration_s)))
     is_measured = is_same and any(group.size == placement.size and group.gpu_id == placement.gpu_id for group in groups)
     return Correction(times=tuple(times), is_measured=is_measured, source=source)
@@ -108,17 +108,17 @@ def _groups_for(
     Curves over message sizes are looked for first, on ever looser terms, lone readings only where there is no curve.
     Between hosts only the same network counts: the shape of another's curve is farther off than the model alone.
     """
-    levels = book.levels[:1] if placement.num_hosts > 1 else book.levels
+    allowed = book.by_looseness[:1] if placement.num_hosts > 1 else book.by_looseness
     for wants_curve in (True, False):
-        for level, ratios in enumerate(levels):
+        for looseness, known in enumerate(allowed):
             for stand_in in STAND_INS.get(kind, (kind,)):
                 is_other = stand_in != kind
-                found = ratios.get(_loosened(_regime(stand_in, placement, is_ring=is_other), level), ())
+                found = known.get(_loosened(_regime(stand_in, placement, is_ring=is_other), looseness), ())
                 usable = tuple(group for group in found if group.is_ring or not is_other)
-                if level:
-                    usable = tuple(_shape_of(group) for group in usable if len(group.ratios) > 1)
-                if any(len(group.ratios) > 1 for group in usable) or (usable and not wants_curve):
-                    return _one_per_size(usable, placement.gpu_id), level == 0 and not is_other
+                if looseness:
+                    usable = tuple(_shape_of(group) for group in usable if len(group.log2_ratios) > 1)
+                if any(len(group.log2_ratios) > 1 for group in usable) or (usable and not wants_curve):
+                    return _one_per_size(usable, placement.gpu_id), looseness == 0 and not is_other
     return (), False
 
 
@@ -137,36 +137,38 @@ def _regime(kind: CollectiveKind, placement: GroupPlacement, *, is_ring: bool = 
     )
 
 
-def _loosened(regime: Regime, level: int) -> Regime:
+def _loosened(regime: Regime, looseness: int) -> Regime:
     """0: the same part and network; 1: another network of the same kind; 2: also another part on the same links."""
-    if level == 0:
+    if looseness == 0:
         return regime
-    return replace(regime, network_id="", arch=regime.arch if level == 1 else "")
+    return replace(regime, network_id="", arch=regime.arch if looseness == 1 else "")
 
 
 def sweep_book(sweeps: Iterable[CollectiveSweep]) -> SweepBook:
     """Every usable sweep over the model; readings off charts are not used."""
-    levels: tuple[dict[Regime, list[GroupRatio]], ...] = ({}, {}, {})
+    by_looseness: tuple[dict[Regime, list[GroupRatio]], ...] = ({}, {}, {})
     for sweep in sweeps:
         if sweep.confidence == "low" or not sweep.points:
             continue
         kind = sweep_kind(sweep)
         regime, group = _regime(kind, sweep_placement(sweep)), _group_ratio(kind, sweep)
-        for level, found in enumerate(levels):
-            found.setdefault(_loosened(regime, level), []).append(group)
-    return SweepBook(levels=tuple({key: tuple(groups) for key, groups in found.items()} for found in levels))
+        for looseness, found in enumerate(by_looseness):
+            found.setdefault(_loosened(regime, looseness), []).append(group)
+    return SweepBook(
+        by_looseness=tuple({key: tuple(groups) for key, groups in found.items()} for found in by_looseness)
+    )
 
 
 def _group_ratio(kind: CollectiveKind, sweep: CollectiveSweep) -> GroupRatio:
     placement = sweep_placement(sweep)
-    ratios = []
+    log2_ratios = []
     for point in sweep.points:
         modelled_s = best_candidate(kind, placement, point.num_bytes).time_s(point.num_bytes)
-        ratios.append((log2(point.num_bytes), log2(point.duration_s / modelled_s)))
+        log2_ratios.append((log2(point.num_bytes), log2(point.duration_s / modelled_s)))
     return GroupRatio(
         size=sweep.num_gpus,
         gpu_id=sweep.gpu_id,
-        ratios=tuple(ratios),
+        log2_ratios=tuple(log2_ratios),
         is_ring=best_candidate(kind, placement, sweep.points[-1].num_bytes).algorithm == "ring",
         source=sweep.source,
     )
@@ -192,29 +194,29 @@ def _one_per_size(groups: Iterable[GroupRatio], gpu_id: str) -> tuple[GroupRatio
         before = best.get(group.size)
         if before is None or _merit(group, gpu_id) > _merit(before, gpu_id):
             best[group.size] = group
-    curves = [group for group in best.values() if len(group.ratios) > 1]
+    curves = [group for group in best.values() if len(group.log2_ratios) > 1]
     return tuple(_rescaled(best[size], curves) for size in sorted(best))
 
 
 def _shape_of(group: GroupRatio) -> GroupRatio:
     """The curve over its own plateau: how much further small messages fall behind the model than large ones."""
-    plateau = group.ratios[-1][1]
-    return replace(group, ratios=tuple((x, y - plateau) for x, y in group.ratios))
+    plateau = group.log2_ratios[-1][1]
+    return replace(group, log2_ratios=tuple((x, y - plateau) for x, y in group.log2_ratios))
 
 
 def _merit(group: GroupRatio, gpu_id: str) -> tuple[bool, bool, int]:
-    return len(group.ratios) > 1, group.gpu_id == gpu_id, len(group.ratios)
+    return len(group.log2_ratios) > 1, group.gpu_id == gpu_id, len(group.log2_ratios)
 
 
 def _rescaled(group: GroupRatio, curves: Sequence[GroupRatio]) -> GroupRatio:
     """A lone reading given the shape of the nearest curve."""
-    if len(group.ratios) > 1 or not curves:
+    if len(group.log2_ratios) > 1 or not curves:
         return group
     nearest = min(curves, key=lambda curve: abs(log2(curve.size / group.size)))
-    ((position, ratio),) = group.ratios
-    shift = ratio - at(nearest.ratios, position)
-    shape = tuple((x, y + shift) for x, y in nearest.ratios if x < position)
-    return replace(group, ratios=(*shape, (position, ratio)))
+    ((position, log2_ratio),) = group.log2_ratios
+    shift = log2_ratio - at(nearest.log2_ratios, position)
+    shape = tuple((x, y + shift) for x, y in nearest.log2_ratios if x < position)
+    return replace(group, log2_ratios=(*shape, (position, log2_ratio)))
 
 
 def _at_size(groups: Sequence[GroupRatio], placement: GroupPlacement) -> tuple[Knots, str]:
@@ -223,12 +225,12 @@ def _at_size(groups: Sequence[GroupRatio], placement: GroupPlacement) -> tuple[K
     above = [group for group in groups if group.size >= placement.size]
     if not below or not above or below[-1].size == above[0].size:
         nearest = above[0] if above and (not below or above[0].size == placement.size) else below[-1]
-        return nearest.ratios, nearest.source
+        return nearest.log2_ratios, nearest.source
     low, high = below[-1], above[0]
     share = log2(placement.size / low.size) / log2(high.size / low.size)
-    positions = sorted({x for x, _ in (*low.ratios, *high.ratios)})
-    ratios = tuple((x, (1 - share) * at(low.ratios, x) + share * at(high.ratios, x)) for x in positions)
-    return ratios, ";".join(dict.fromkeys((low.source, high.source)))
+    positions = sorted({x for x, _ in (*low.log2_ratios, *high.log2_ratios)})
+    log2_ratios = tuple((x, (1 - share) * at(low.log2_ratios, x) + share * at(high.log2_ratios, x)) for x in positions)
+    return log2_ratios, ";".join(dict.fromkeys((low.source, high.source)))
 
 
 def _wire_byte_s(kind: CollectiveKind, placement: GroupPlacement) -> float:

@@ -1,4 +1,7 @@
-"""Time of one collective call: NCCL's own choice of algorithm, corrected by sweeps where such links were timed.
+"""Time of one collective call: by the calibration's tables, else by the shipped sweeps, else by NCCL's model alone.
+
+Within the sizes that were timed, their time is the answer (for another number of ranks it is carried over); beyond
+them the ratio of measured to modelled time at the nearest one scales NCCL's model.
 
 ``place_group`` says where a group's ranks lie, ``collective_curve`` how long its calls of one kind take, whatever
 their size. Both are worth keeping: a curve is a pure function of bytes.
@@ -9,7 +12,7 @@ from functools import lru_cache
 from math import log2
 from typing import Literal
 
-from shardwise.predict.calibrated_groups import calibrated_correction, communication_ratio, meeting_s
+from shardwise.predict.calibrated_groups import arrival_wait_s, calibrated_correction, communication_ratio
 from shardwise.predict.collective_correction import Correction, SweepBook, at, correction, shipped_book
 from shardwise.predict.group_placement import GroupPlacement
 from shardwise.predict.nccl_protocols import ProtocolName
@@ -25,10 +28,9 @@ ones (8 bytes on 8 H100 take 12.9 us, its model says 15)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallTime:
-    """One call when nothing else uses the links, and why it takes that long."""
+class TunedCall:
+    """What NCCL takes for one call, what limits it, and where its time comes from."""
 
-    duration_s: Seconds
     algorithm: Algorithm
     protocol: ProtocolName
     bottleneck: str
@@ -46,16 +48,15 @@ class CollectiveCurve:
     correction: Correction | None = None
 
     def time_s(self, num_bytes: float) -> Seconds:
-        """Time of one call."""
+        """Time of one call in a loop of nothing else, as sweeps time it."""
         modelled_s = min(candidate.time_s(num_bytes) for candidate in self.candidates)
         return modelled_s if self.correction is None else self._corrected_s(num_bytes, modelled_s, self.correction)
 
-    def call(self, num_bytes: float) -> CallTime:
-        """Time of one call, with the algorithm, protocol and bottleneck behind it."""
+    def call(self, num_bytes: float) -> TunedCall:
+        """The algorithm and protocol that NCCL's model finds fastest, and what limits them."""
         chosen = min(self.candidates, key=lambda candidate: candidate.time_s(num_bytes))
         waits = chosen.latency_s > chosen.moving_s(num_bytes)
-        return CallTime(
-            duration_s=self.time_s(num_bytes),
+        return TunedCall(
             algorithm=chosen.algorithm,
             protocol=chosen.protocol,
             bottleneck="latency" if waits else chosen.link,
@@ -68,10 +69,10 @@ class CollectiveCurve:
         if knots[0][0] <= position <= knots[-1][0]:
             return float(2 ** at(knots, position))
         end, log_time = knots[0] if position < knots[0][0] else knots[-1]
-        ratio = log_time - log2(min(candidate.time_s(2**end) for candidate in self.candidates))
-        if position < end and ratio > 0:
-            ratio *= max(0.0, 1 - (end - position) / FADING_OCTAVES)
-        return float(modelled_s * 2**ratio)
+        log2_ratio = log_time - log2(min(candidate.time_s(2**end) for candidate in self.candidates))
+        if position < end and log2_ratio > 0:
+            log2_ratio *= max(0.0, 1 - (end - position) / FADING_OCTAVES)
+        return float(modelled_s * 2**log2_ratio)
 
     def _basis(self, num_bytes: float) -> Basis:
         if self.correction is None:
@@ -101,14 +102,17 @@ def curve_by(
 
 
 def collective_time_s(collective: Collective, *, placement: GroupPlacement) -> Seconds:
-    """Time of one call when nothing else uses the links."""
+    """Time of one call of a step when nothing else uses the links.
+
+    It is the curve's time with the wait for ranks that arrive late, times what runs taught about the axis.
+    """
     if placement.size <= 1:
         return 0.0
     learned_ratio = communication_ratio(collective.axis, placement.calibration)
     curve = collective_curve(collective.kind, placement, collective.copies_per_token)
-    return learned_ratio * (curve.time_s(collective.num_bytes) + meeting_s(placement))
+    return learned_ratio * (curve.time_s(collective.num_bytes) + arrival_wait_s(placement))
 
 
-def collective_call(collective: Collective, *, placement: GroupPlacement) -> CallTime:
-    """Time of one call of a group of at least two ranks, and why it takes that long."""
+def collective_call(collective: Collective, *, placement: GroupPlacement) -> TunedCall:
+    """What NCCL takes for one call of a group of at least two ranks, and what limits it."""
     return collective_curve(collective.kind, placement, collective.copies_per_token).call(collective.num_bytes)

@@ -79,6 +79,7 @@ def _tree_efficiency(corrections: tuple[float, ...], num_bytes: float) -> float:
 def candidates(kind: CollectiveKind, placement: GroupPlacement, copies_per_token: int = 1) -> tuple[Candidate, ...]:
     """Algorithms and protocols that NCCL may choose from for one kind of collective of one group.
 
+    All-gather and reduce-scatter, which come last, are one pass of a ring, or PAT with one rank on every host.
     ``copies_per_token`` is above 1 for an exchange that sends a token once to every host and copies it there.
     """
     if kind == "all_reduce":
@@ -101,14 +102,14 @@ def best_candidate(
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """Seconds that one byte of payload takes on the links of one level."""
+    """Seconds that one byte of payload takes on one kind of link."""
 
     link: str
     byte_s: float
 
 
 def _levels(placement: GroupPlacement) -> tuple[_Level, ...]:
-    """One pass of a ring over the levels, which work at the same time: an n-th of the payload stays where it is."""
+    """One pass of a ring over the kinds of links, which work at the same time: an n-th of the payload stays put."""
     levels = []
     if placement.inner_bandwidth_bytes_per_s:
         factor = all_gather_factor(group_size=placement.size)
@@ -126,8 +127,8 @@ def _slowest(levels: tuple[_Level, ...]) -> _Level:
     return max(levels, key=lambda level: level.byte_s)
 
 
-def _depth(placement: GroupPlacement) -> int:
-    """Levels of a binary tree over the hosts, rounded down as NCCL does."""
+def _tree_depth(placement: GroupPlacement) -> int:
+    """Hops from the root of a binary tree over the hosts to its leaves, rounded down as NCCL does."""
     return int(log2(placement.num_hosts))
 
 
@@ -216,8 +217,8 @@ def _trees(placement: GroupPlacement) -> Iterator[Candidate]:
             limit = (limits.tree_ll128 if protocol is LL128 else limits.tree_simple)[hosts]
             byte_s = max(byte_s, volume / (limit * _channels(placement)))
         inside_us = protocol.tree_pcie_us if placement.is_pcie else protocol.tree_scale_up_us
-        steps_us = (placement.ranks_per_host - 1) * inside_us + _depth(placement) * protocol.tree_network_us
-        steps_us = _queued_us(steps_us, placement) + _depth(placement) * _extra_us(protocol, placement)
+        steps_us = (placement.ranks_per_host - 1) * inside_us + _tree_depth(placement) * protocol.tree_network_us
+        steps_us = _queued_us(steps_us, placement) + _tree_depth(placement) * _extra_us(protocol, placement)
         yield Candidate(
             algorithm="tree",
             protocol=protocol.name,
@@ -250,7 +251,7 @@ def _in_switch(placement: GroupPlacement) -> Iterator[Candidate]:
     yield Candidate(
         algorithm="nvls_tree",
         protocol="Simple",
-        latency_s=(NVLS_LATENCY_US + 2 * _depth(placement) * network_us) * MICROSECOND,
+        latency_s=(NVLS_LATENCY_US + 2 * _tree_depth(placement) * network_us) * MICROSECOND,
         byte_s=max(inside, across),
         link=placement.link if inside > across else "network",
     )
@@ -262,7 +263,7 @@ def _aggregated_trees(placement: GroupPlacement) -> Iterator[Candidate]:
         return
     level = _slowest(_levels(placement))
     network_us = PAT_NETWORK_US + _extra_us(SIMPLE, placement)
-    steps_us = _depth(placement) * network_us / PAT_STEP_RATIO + placement.size * PAT_RANK_US
+    steps_us = _tree_depth(placement) * network_us / PAT_STEP_RATIO + placement.size * PAT_RANK_US
     yield Candidate(
         algorithm="pat",
         protocol="Simple",

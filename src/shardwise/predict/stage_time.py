@@ -10,7 +10,7 @@ from shardwise.plan import Plan
 from shardwise.predict.block_parts import timed_operations
 from shardwise.predict.block_tasks import TimedCall, block_tasks, is_in_block, is_under_other_blocks
 from shardwise.predict.block_time import BlockTimes, block_times
-from shardwise.predict.communication import CallTime, collective_call, collective_time_s
+from shardwise.predict.communication import TunedCall, collective_call, collective_time_s
 from shardwise.predict.compute import PhaseTimes, computed_again
 from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
 from shardwise.predict.group_placement import GroupPlacement, place_group
@@ -251,8 +251,8 @@ class StageClock:
             most_ahead_s=QUEUED_LAUNCHES * self._rates.kernels.host_forward_s,
         )
 
-    def call(self, call: Collective) -> CallTime:
-        """Time of one call of a collective, with the algorithm that NCCL takes and what limits it."""
+    def call(self, call: Collective) -> TunedCall:
+        """What NCCL takes for one call of a collective, and what limits it."""
         return collective_call(call, placement=self._placement(call))
 
     def _placement(self, call: Collective) -> GroupPlacement:

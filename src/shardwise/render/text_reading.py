@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.exchange.mistakes import Mistake
-from shardwise.exchange.names import Claim
+from shardwise.exchange.names import RECOMPUTE_EVERY, Claim
 from shardwise.exchange.reading import ASKED, Reading
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 
-SHOWN = (*ASKED, "recompute_every", "schedule", "sequence_parallel", "compile", "adapter", "lora_rank", "reduce_dtype")
+SHOWN = (*ASKED, RECOMPUTE_EVERY, "schedule", "sequence_parallel", "compile", "adapter", "lora_rank", "reduce_dtype")
 TOOL_SAYS = {
     "silent": "the tool says nothing",
     "warns": "the tool warns",

@@ -33,10 +33,11 @@ class Rule:
     source: str
     """The publication or file where the rule can be checked."""
     reads: tuple[str, ...] | None = None
-    """The fields of the layout and the recipe, or ``FIGURES``, that ``breaks`` looks at while options that a search
-    leaves to the engine are at their defaults; ``None`` for any of them. A search asks once for all plans in which they
-    are equal, so an error names them; ``tests/search/test_validity.py`` watches what is really read."""
+    """Fields of the layout and the recipe, or ``FIGURES``, that ``breaks`` looks at, so that a search asks once per
+    combination of their values. Required for errors; ``None``, for warnings only, means that it may look at any.
+    ``tests/search/test_validity.py`` watches what is really read."""
     breaks: Callable[[Plan], bool]
+    """Whether a plan breaks the rule."""
     message: Callable[[Plan], str]
     candidates: Callable[[Plan], Iterable[Changes]]
     """Changes that may mend the plan, nearest first. They are verified before they are shown."""

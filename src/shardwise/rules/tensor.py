@@ -175,7 +175,8 @@ RULES = (
     Rule(
         name="layout-vocab-over-tp",
         severity="warning",
-        why="The token table and the head are divided by vocabulary rows; an indivisible number is padded or uneven.",
+        why="The token table and the head are divided by vocabulary rows; an indivisible number is padded or uneven. "
+        "`shardwise train` does neither and refuses it (train-tensor-parts).",
         source="Megatron-LM training/arguments.py (--make-vocab-size-divisible-by)",
         breaks=_breaks_vocab,
         message=_vocab_message,

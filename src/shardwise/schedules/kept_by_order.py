@@ -1,6 +1,6 @@
-"""Micro-batches in flight: what each rank of a schedule keeps between a forward and the backward that needs it.
+"""Counts what an order of passes keeps between a forward and the backward that needs it; no durations enter.
 
-The order of the passes alone decides it; no durations enter.
+Predictions reach :func:`peak_sets` through ``step/in_flight.py``; the course shows the worst moments of every rank.
 """
 
 from collections.abc import Sequence

@@ -9,6 +9,8 @@ from shardwise.schedules.alternation import alternate
 def one_f_one_b_order(rank: int, degrees: Degrees) -> Order:
     """1F1B: ``p - 1 - rank`` forwards, then one forward and one backward by turns.
 
+    ``p - rank`` micro-batches are in flight: the forward of the first turn comes before its backward.
+
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1; torch's ``Schedule1F1B`` and Megatron-LM's
         ``forward_backward_pipelining_without_interleaving``.
     """

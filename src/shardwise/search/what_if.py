@@ -60,8 +60,6 @@ class WhatIf:
     """Over the recommended plan's step."""
     rate_ratio: float
     """Tokens per second and GPU over the recommended plan's."""
-    is_other_batch: bool = False
-    """Whether another batch is trained on the same GPUs, which is the first thing to say: the answer hangs on it."""
     gpus_ratio: float = 1.0
     """GPUs over those of the recommended plan."""
 
@@ -103,9 +101,8 @@ def what_if(result: SearchResult, *, limits: SearchBounds) -> Sensitivity | None
     roomier = replace(question, cluster=_with_more_memory(now.plan.cluster), recipe=asked)
     more = _tried(f"{format_gib(MORE_MEMORY_BYTES)} more on every GPU", roomier, now, near)
     chosen = _chosen(result, question, limits)
-    answered = [*_answered(chosen, result, limits)]
-    answered.sort(key=lambda change: (not change.is_other_batch, change.has_fewer_gpus, -change.rate_ratio))
-    return Sensitivity(binding=_what_binds(now, more), changes=(*answered, more))
+    changes = [change for _, change in sorted(_answered(chosen, result, limits), key=_worth)]
+    return Sensitivity(binding=_what_binds(now, more), changes=(*changes, more))
 
 
 def _question(result: SearchResult) -> Plan:
@@ -129,7 +126,13 @@ def _chosen(result: SearchResult, question: Plan, limits: SearchBounds) -> Seque
     return (*best, *others[:1], *losses)[: FEW_SEARCHES if is_large else MAX_SEARCHES]
 
 
-def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBounds) -> Iterator[WhatIf]:
+def _worth(answered: tuple[Offer, WhatIf]) -> tuple[bool, bool, float]:
+    """A key by which what is most worth saying comes first."""
+    offer, change = answered
+    return not offer.is_other_batch, change.has_fewer_gpus, -change.rate_ratio
+
+
+def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBounds) -> Iterator[tuple[Offer, WhatIf]]:
     """Search each changed question, and yield the plan that is recommended for it.
 
     Where there is none, nothing is looked for that would have one: on a prime number of GPUs that takes a minute.
@@ -144,8 +147,7 @@ def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBound
         except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
             continue
         for best in rank(meeting(fitting, bounds), objective=result.objective, limit=1):
-            answered = _changed(offer.change, best.plan, best.prediction.time.step_s, now)
-            yield replace(answered, is_other_batch=offer.is_other_batch)
+            yield offer, _changed(offer.change, best.plan, best.prediction.time.step_s, now)
 
 
 def _changed(change: str, plan: Plan, step_s: Seconds, now: RankedPlan) -> WhatIf:

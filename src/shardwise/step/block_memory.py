@@ -1,4 +1,4 @@
-"""How many bytes one block keeps and brings back: the tensors of ``activations.py``, added up."""
+"""How many bytes one block keeps and brings back: the tensors of ``saved_activations.py``, added up."""
 
 from dataclasses import dataclass
 
@@ -41,10 +41,12 @@ def block_memory(layer: LayerSpec, context: BlockContext) -> BlockMemory:
 
 
 def _kept_selectively(tensors: tuple[SavedTensor, ...], context: BlockContext) -> Bytes:
-    """Bytes of one block that selective recomputation keeps.
+    """Bytes of one block that selective recomputation keeps, by the first of three rules that applies.
 
-    torchtitan's policy keeps attention and every second matrix product, in eager mode also the last one: 15.5 and,
-    compiled, 13.5 bytes per token and hidden element of a Llama-3-8B block (measured on an H100).
+    Where the recipe names modules, all that their recomputation does not drop; else, under Megatron's policy, all but
+    the attention scores; else, under torchtitan's, the block's input, attention and every second matrix product, in
+    eager mode with the last one: 15.5 and, compiled, 13.5 bytes per token and hidden element of a Llama-3-8B block
+    (measured on an H100).
     """
     rule = context.selective
     if rule.modules is not None:

@@ -1,4 +1,7 @@
-"""How many micro-batches' activations one pipeline stage keeps at once, and what waits between halves of backward."""
+"""What predictions take a pipeline stage to keep: micro-batches in flight, and what waits between halves of backward.
+
+``schedules/kept_by_order.py`` counts what an order keeps; here it is asked about the order of a full pipeline.
+"""
 
 from functools import lru_cache
 
@@ -35,8 +38,10 @@ def in_flight_micro_batches(
     kind = SCHEDULE_KINDS[schedule]
     if kind.runs_forwards_first:
         return float(num_microbatches)
-    is_even = kind.runs_in_rounds and not kind.splits_backward
-    per_round = (num_per_round or even_round_size(pp=pp, num_microbatches=num_microbatches)) if is_even else pp
+    # A round is pp micro-batches long, but that of interleaving is as long as the engine makes it.
+    has_own_round_size = kind.runs_in_rounds and not kind.splits_backward
+    own_size = num_per_round or even_round_size(pp=pp, num_microbatches=num_microbatches)
+    per_round = own_size if has_own_round_size else pp
     return min(float(num_microbatches), _kept_when_full(schedule, stage, pp, kind.num_chunks or vpp, per_round))
 
 

@@ -20,6 +20,7 @@ class HeldRun:
     layer: LayerSpec
     count: int
     num_recomputed: int
+    """Blocks of these ``count`` that are recomputed in backward; the others keep all they need for it."""
 
 
 def recomputed_positions(
@@ -61,7 +62,7 @@ def held_runs(layer_runs: Runs, recomputed: Sequence[bool]) -> Iterator[HeldRun]
     for layer, count in layer_runs:
         chosen = recomputed[start : start + count]
         start += count
-        size = max((position + 1 for position, again in enumerate(chosen) if again), default=0)
+        size = max((position + 1 for position, is_recomputed in enumerate(chosen) if is_recomputed), default=0)
         for part, num_recomputed in ((size, sum(chosen)), (count - size, 0)):
             if part:
                 yield HeldRun(layer=layer, count=part, num_recomputed=num_recomputed)

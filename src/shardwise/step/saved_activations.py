@@ -134,7 +134,9 @@ class SavedTensor:
     num_bytes: Bytes
     kept_by_operation_policy: bool = False
     """Whether torchtitan's selective recomputation keeps it: outputs of attention, of every second matrix product, and
-    of exchanges between ranks."""
+    of exchanges between ranks. Products run in the order q, k, v, o, gate, up, down, so q, v, gate and down are kept.
+    Nothing in a block reads the output of down, so it is no tensor here: ``block_memory.py`` adds it to eager blocks,
+    and a compiler drops it. ``train/recompute.py`` (``_Choice``) makes the same choice in a run."""
     is_routed: bool = False
     """Whether it belongs to routed experts."""
     is_core_attention: bool = False

@@ -21,11 +21,11 @@ RESIDENT_LAYERS_WITH_OFFLOAD = 2
 
 
 def kept_per_run(context: StageContext) -> tuple[Bytes, ...]:
-    """Bytes every run of blocks keeps per micro-batch, all its blocks together."""
+    """Bytes every run of blocks keeps per micro-batch: recomputed blocks what is left to them, others everything."""
     totals: list[Bytes] = []
     for run, held in enumerate(context.held_runs):
-        again = held.num_recomputed
-        totals.append(again * context.kept_bytes(run) + (held.count - again) * context.blocks[run].whole)
+        whole = (held.count - held.num_recomputed) * context.blocks[run].whole
+        totals.append(held.num_recomputed * context.kept_bytes(run) + whole)
     return tuple(totals)
 
 
@@ -79,7 +79,10 @@ def activation_tensors(context: StageContext, totals: Sequence[Bytes]) -> Iterat
 
 
 def live_bytes(context: StageContext, run: int) -> Bytes:
-    """Bytes that recomputing one block of a run brings back while it goes backward."""
+    """Bytes that recomputing one block of a run brings back while it goes backward.
+
+    Further copies are of what fp32 adapters widen, which are added to dense matrices, not to routed experts.
+    """
     live = context.revived_bytes(run) + (context.live_block_copies - 1) * context.blocks[run].dense
     return live * (context.held_runs[run].num_recomputed > 0)
 

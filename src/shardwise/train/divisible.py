@@ -11,7 +11,7 @@ def require_divisible(job: Job) -> None:
 
     Raises:
         LayoutError: it would divide what transformers builds along an axis that is not offered for the family, or the
-            rows of the vocabulary unevenly.
+            rows of the vocabulary unevenly (of which the rule ``layout-vocab-over-tp`` only warns: engines may pad).
     """
     if uses_transformers(job):
         model_type = str(job.model_config.get("model_type"))

@@ -67,7 +67,8 @@ REMADE: dict[Recompute, frozenset[str]] = {
     "selective": frozenset(("up",)),  # the product before it, of the gate, is kept
     "full": frozenset(("gate", "up")),
 }
-"""Products of a dense feed-forward that backward recomputes."""
+"""Products of a dense feed-forward that backward recomputes. This is about memory alone: as they are recomputed for
+backward alone, it may write gradients over them."""
 
 
 def recompute_blocks(
@@ -86,7 +87,8 @@ def recompute_blocks(
         recipe: what to recompute.
         num_before: blocks of this rank's chunks before it.
         splits_backward: whether a schedule computes gradients of inputs and of weights apart.
-        is_compiled_together: a compiler sees backward with what is computed again for it, where it compiles at all.
+        is_compiled_together: False where blocks are compiled before they are wrapped, so that the compiled forward
+            itself is run again (``build.recomputes_compiled_code``).
         compiles_experts: it sees the whole of blocks with experts, too.
     """
     if recipe.recompute == "none":
@@ -124,7 +126,10 @@ def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checkpointed(forward: Callable[..., Any], recipe: Recipe, *, is_compiled: bool, draws: bool) -> Callable[..., Any]:
-    """The forward, recomputed as a whole by torch, or by the compiler that sees forward and backward together.
+    """The forward, recomputed by torch, or by the compiler that sees forward and backward together.
+
+    Full and eager, torch recomputes everything and needs no context; full and compiled, a selective policy keeps
+    nothing; selective, :class:`_Choice` says what is kept.
 
     A compiler is told of every operation whether it is kept. By itself torch 2.11 marks those that it finds in the
     block, and not those inside the functions of ours that have a backward of their own: 4-bit and 8-bit products, which
@@ -164,7 +169,10 @@ def _keep_nothing(_operation: Any, _given: Any) -> bool:
 
 
 class _Choice:
-    """Which operations of one pass through a block are kept."""
+    """Which operations of one pass through a block are kept: what is costly to repeat, and every second product.
+
+    ``step/saved_activations.py`` (``kept_by_operation_policy``) says the same for predictions.
+    """
 
     def __init__(self, adapter_rank: int | None) -> None:
         self.adapter_rank = adapter_rank

@@ -22,7 +22,7 @@ def require_routable(job: Job, *, coef: float, has_biases: bool) -> None:
     """Return when a model with routed experts can add an auxiliary loss of a coefficient, and has biases to move.
 
     Raises:
-        LayoutError: an auxiliary loss over all layers is asked for, of which pipeline stages see their own alone.
+        LayoutError: an auxiliary loss over all layers is asked for, and a pipeline stage sees only its own.
         ModelError: biases shall move, and routers have none.
     """
     if coef > 0 and job.layout.pp > 1:

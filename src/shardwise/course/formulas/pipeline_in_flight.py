@@ -1,4 +1,4 @@
-"""Micro-batches whose activations one pipeline rank holds at once."""
+"""Closed forms of papers for the micro-batches that one pipeline rank holds at once; no prediction uses them."""
 
 
 def gpipe_in_flight(*, num_microbatches: int) -> int:

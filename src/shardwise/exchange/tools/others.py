@@ -50,8 +50,6 @@ def batch_numbers(view: View) -> tuple[int | None, int | None]:
 
 OTHER_STARTERS = ("accelerate.is_used", "deepspeed.is_used", "srun.starts_script")
 """Facts of a script in which srun starts another launcher once on each node, and that one starts the processes."""
-
-
 ONE_OF_MANY = ("srun.nodelist", "srun.w")
 """Options of srun with which a loop starts a step on each node."""
 

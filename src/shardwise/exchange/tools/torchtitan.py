@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise.exchange.names import LINE, Claim, Readers, View
+from shardwise.exchange.names import LINE, RECOMPUTE_EVERY, Claim, Readers, View
 from shardwise.layout import Layout
 from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES, Schedule
 from shardwise.step.layer_placement import chunk_owner
@@ -58,7 +58,7 @@ def _parts(view: View) -> Iterator[Claim]:
     option = "activation_checkpoint.selective_ac_option"
     every = view.text(option) or ("" if view.document.program == "log" else EVERY_SECOND)
     if view.text("activation_checkpoint.mode") in ("", "selective") and every.isdigit():
-        yield view.claim("recompute_every", int(every[:4]), option)
+        yield view.claim(RECOMPUTE_EVERY, int(every[:4]), option)
     parts = "compile.components"
     if parts in view.by_key and "model" not in view.text(parts).split():
         yield replace(view.claim("compile", False, parts), strength=LINE)

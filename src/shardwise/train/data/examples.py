@@ -114,7 +114,7 @@ def _turns(row: Row, name: str) -> tuple[Turn, ...]:
             raise DataError(
                 f"{row.place}: message {number} of '{name}' holds a part of type {other}, and only text is learned",
                 code="data-messages",
-                fix="drop the row, or leave the text parts alone in it",
+                fix="drop the row, or keep only the text parts of the message",
             )
     return turns
 

@@ -143,7 +143,10 @@ class Block(nn.Module):
 
 
 def let_backward_write_over(block: nn.Module, names: frozenset[str]) -> None:
-    """Say to one of our dense blocks which outputs of its feed-forward are recomputed for backward alone."""
+    """Say to one of our dense blocks which outputs of its feed-forward are recomputed for backward alone.
+
+    This is about memory alone: backward may put gradients where these outputs were.
+    """
     if isinstance(block, Block) and isinstance(block.mlp, FeedForward):
         block.mlp.overwritten = names
 
