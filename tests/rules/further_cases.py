@@ -1,4 +1,4 @@
-"""Plans out of range, or against rules of DualPipe, recomputed modules, the optimizer and what is kept in few bits."""
+"""Plans out of range, or against rules of DualPipe, recomputed modules, the optimizer, offload and few bits."""
 
 from dataclasses import replace
 
@@ -111,5 +111,16 @@ FURTHER_CASES = {
         "our trainer does not divide the inside of gemma-like (pp=2): train it with these at 1, or run this plan with "
         "another engine",
         "set pp=1 and dp_shard=4",
+    ),
+    "engine-fsdp1-offload-accumulation": (
+        make_plan(engine="fsdp1", layout=Layout(dp_shard=8), global_batch_size=24, offload="parameters"),
+        "offload parameters with 3 micro-batches on fsdp1: every reduction overwrites the gradient on the host, so "
+        "that only the last micro-batch would train",
+        "set engine=fsdp2, or keep whole gradients on every GPU (defer_grad_reduce=true)",
+    ),
+    "recipe-fp8-quantised-base": (
+        make_plan(layout=Layout(dp_shard=8), adapter="qlora", precision="fp8-mixed"),
+        "precision fp8-mixed with adapter qlora: products in 8 bits do not take weights of 4 bits",
+        "set precision=bf16-mixed",
     ),
 }

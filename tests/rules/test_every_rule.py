@@ -360,17 +360,6 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "lora_targets=attention names no matrix of t5-large, so nothing would train",
         "set lora_targets=all-linear",
     ),
-    "engine-fsdp1-offload-accumulation": (
-        make_plan(engine="fsdp1", layout=Layout(dp_shard=8), global_batch_size=24, offload="parameters"),
-        "offload parameters with 3 micro-batches on fsdp1: every reduction overwrites the gradient on the host, so "
-        "that only the last micro-batch would train",
-        "set engine=fsdp2, or keep whole gradients on every GPU (defer_grad_reduce=true)",
-    ),
-    "recipe-fp8-quantised-base": (
-        make_plan(layout=Layout(dp_shard=8), adapter="qlora", precision="fp8-mixed"),
-        "precision fp8-mixed with adapter qlora: products in 8 bits do not take weights of 4 bits",
-        "set precision=bf16-mixed",
-    ),
     "engine-adapter": (
         make_plan(engine="torchtitan", layout=Layout(dp_shard=8), adapter="qlora"),
         "adapter qlora is not offered by torchtitan, which has no 4-bit base weights",
