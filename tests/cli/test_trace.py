@@ -76,7 +76,8 @@ def test_an_own_module_is_found_where_the_command_is_typed(plan_file, tmp_path, 
         (["--module", "no_such_package_here:make"], "trace-module"),
         (["--module", "json"], "trace-module"),
         (["--engine", "megatron"], "train-engine"),
-        (["--precision", "fp8-mixed", "--adapter", "qlora"], "train-not-supported"),
+        (["--precision", "fp8-mixed", "--adapter", "qlora"], "recipe-fp8-quantised-base"),
+        (["--offload", "nvme"], "train-not-supported"),
     ],
 )
 def test_what_cannot_be_traced_ends_with_a_code_and_a_fix(plan_file, capsys, words, code):
