@@ -247,3 +247,19 @@ def test_a_log_is_laid_beside_the_prediction_of_the_files_it_ran(three_files, tm
     text = capsys.readouterr().out
     assert "8 x H100 SXM5 80GB" in text
     assert "dp_shard=8 zero_stage=3" in text
+
+
+def test_an_export_says_where_the_tool_runs_another_kernel_than_was_predicted(capsys):
+    """Megatron-LM refuses Transformer Engine's fused loss, and its own keeps 8 bytes more of every logit."""
+    words = ["export", "llama-3.1-8b", "8xh100-sxm", "--engine", "megatron", "--tp", "2", "--dp-shard", "4"]
+    words += ["--zero-stage", "1", "--seq-len", "8192", "--global-batch-size", "64", "--to", "megatron"]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert "--cross-entropy-fusion-impl native" in printed.out
+    assert "runs fused_loss_kernel=native, which the plan leaves open: " in printed.err
+    assert main([*words, "--fused-loss-kernel", "te"]) != 0
+    refused = capsys.readouterr().err
+    assert "cannot say fused_loss_kernel=te" in refused
+    assert "fused_loss_kernel=native" in refused
+    assert main([*words, "--fused-loss-kernel", "native"]) == 0
+    assert "leaves open" not in capsys.readouterr().err

@@ -147,7 +147,7 @@ def same_work(plan: Plan) -> Plan:
         layout = replace(layout, expert_exchange=expert_exchange(plan))
         plan = replace(plan, layout=layout)
     if has_loss_kernels(engine_profile(plan.engine)) and plan.recipe.fused_loss is not False:
-        kernel = plan.recipe.fused_loss_kernel or "te"
+        kernel = plan.recipe.fused_loss_kernel or "native"
         plan = replace(plan, recipe=replace(plan.recipe, fused_loss=True, fused_loss_kernel=kernel))
     if layout.pp > 1 and SCHEDULE_KINDS[layout.schedule].doubles_chunks:
         layout = replace(layout, vpp=chunks_per_stage(layout))

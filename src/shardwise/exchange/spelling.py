@@ -132,7 +132,8 @@ def megatron_keys(plan: Plan) -> Keys:
         # The optimizer on the host is a part of the precision-aware one.
         "use_precision_aware_optimizer": recipe.moment_dtype is not None or recipe.offload != "none",
         "cross_entropy_loss_fusion": recipe.fused_loss is not False,
-        "cross_entropy_fusion_impl": recipe.fused_loss_kernel or "te" if recipe.fused_loss is not False else None,
+        # Its arguments refuse Transformer Engine's kernel as unstable (training/arguments.py).
+        "cross_entropy_fusion_impl": "native" if recipe.fused_loss is not False else None,
         "data_path": "DATA",
         "ckpt_format": "fsdp_dtensor" if layout.zero_stage > 1 else None,
         "save": "CHECKPOINTS",
