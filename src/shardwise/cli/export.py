@@ -20,15 +20,12 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import OutputError, require_free, write_file, write_line, write_note
 from shardwise.cli.plan_source import plan_from
-from shardwise.units import format_gib
 
 if TYPE_CHECKING:
     from shardwise.exchange.export import InexpressibleError, TextFile
     from shardwise.launch.launchers import LauncherName
     from shardwise.plan import Plan
 
-NOTABLE_FRACTION = 0.01
-"""A share of the memory from which it is said that a tool needs another amount than was predicted."""
 NAMES = ("torchtitan", "torchtitan-recipe", "megatron", "deepspeed", "accelerate")
 
 
@@ -47,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print or write the files."""
-    from shardwise.exchange.export import TARGETS, InexpressibleError, export_plan
+    from shardwise.exchange.export import TARGETS, InexpressibleError, export_plan, kernel_note
 
     plan = plan_from(arguments)
     try:
@@ -56,7 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise _with_cost(error) from None
     files = (*files, *_launcher_files(plan, files, arguments.launcher))
     target = TARGETS[arguments.to]
-    _say_what_the_tool_chooses(plan, target.name)
+    other_kernel = kernel_note(plan, target)
+    if other_kernel:
+        write_note(other_kernel)
     folder: Path | None = arguments.out
     if folder is not None:
         _make_folder(folder)
@@ -75,23 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
         for file in files if folder is None else ():
             write_line(f"\n# {file.name}\n{file.text}")
     return EXIT_OK
-
-
-def _say_what_the_tool_chooses(plan: "Plan", target: str) -> None:
-    """Say on standard error where the tool's choice of a kernel needs other memory than was predicted."""
-    from shardwise.exchange.export import same_work
-    from shardwise.predict import predict
-
-    written = same_work(plan)
-    kernel = written.recipe.fused_loss_kernel
-    if kernel == plan.recipe.fused_loss_kernel:
-        return
-    now, then = predict(plan).memory, predict(written).memory
-    if abs(then.needed_bytes - now.needed_bytes) > NOTABLE_FRACTION * now.needed_bytes:
-        write_note(
-            f"{target} runs fused_loss_kernel={kernel}, which the plan leaves open: "
-            f"{format_gib(then.needed_bytes)} on the fullest GPU, where {format_gib(now.needed_bytes)} were predicted"
-        )
 
 
 def _launcher_files(

@@ -26,6 +26,7 @@ from shardwise.exchange.tools.table import TOOLS
 from shardwise.fields import Value
 from shardwise.layout import Layout
 from shardwise.plan import Plan
+from shardwise.predict import predict
 from shardwise.recipe import Recipe
 from shardwise.rules.changes import LAYOUT_FIELDS as CHANGED_LAYOUT
 from shardwise.rules.changes import apply_changes, complete, describe_changes
@@ -36,6 +37,7 @@ from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.step.expert_exchange import expert_exchange
 from shardwise.step.layer_placement import chunks_per_stage
 from shardwise.step.loss import has_loss_kernels
+from shardwise.units import format_gib
 
 __all__ = ["RESUMED", "TARGETS", "InexpressibleError", "Target", "TextFile", "export_plan"]
 
@@ -49,6 +51,8 @@ RESUMED = '${NEWEST:+--resume_from_checkpoint "$NEWEST"}'
 ARGUMENTS = f"--config training_arguments.yaml {RESUMED}"
 MAX_OBSTACLES = 12
 """Obstacles after which no nearer plan is looked for."""
+NOTABLE_FRACTION = 0.01
+"""A share of the memory from which it is said that a tool needs another amount than was predicted."""
 NOT_OF_A_TARGET = frozenset(("tokens", "convention", "mean_document_len", "routing_imbalance_ratio", "compile"))
 """Fields that say what is predicted, not what a tool is told; and ``compile``, where the engine has no switch."""
 
@@ -155,6 +159,21 @@ def same_work(plan: Plan) -> Plan:
     if layout.zero_stage > 0 or layout.dp_shard == 1:
         return plan
     return replace(plan, layout=replace(layout, dp_replicate=layout.data_parallel_size, dp_shard=1))
+
+
+def kernel_note(plan: Plan, target: Target) -> str:
+    """A sentence where the tool's kernel for a loss that a plan leaves open needs other memory than was predicted."""
+    written = same_work(plan)
+    kernel = written.recipe.fused_loss_kernel
+    if kernel == plan.recipe.fused_loss_kernel:
+        return ""
+    now, then = predict(plan).memory.needed_bytes, predict(written).memory.needed_bytes
+    if abs(then - now) < NOTABLE_FRACTION * now:
+        return ""
+    return (
+        f"{target.name} runs fused_loss_kernel={kernel}, which the plan leaves open: {format_gib(then)} on the fullest "
+        f"GPU, where {format_gib(now)} were predicted"
+    )
 
 
 def _read_back(plan: Plan, files: tuple[TextFile, ...]) -> Plan:
