@@ -55,11 +55,11 @@ SDPA_KERNELS = {"cudnn", "efficient", "math", "fa4"}
 UNSAID = {
     "torchtitan": {"muon", "2"},
     "torchtitan-recipe": {"muon", "2", "cudnn", "efficient", "math", "fa3"},
-    "megatron": {"sgd", "lion", "muon", "fa3", "fa4", "efficient", "math", "flex"},
+    "megatron": {"sgd", "lion", "muon", "fa3", "fa4", "efficient", "math", "flex", "te"},
     "deepspeed": {"sgd-momentum", "muon", "bf16", "fp8-mixed", *SDPA_KERNELS},
     "accelerate": {"sgd-momentum", "muon", "bf16", "2", *SDPA_KERNELS},
 }
-"""Values of these fields that a target has no word for."""
+"""Values of these fields that a target has no word for, or that its parser refuses."""
 ALWAYS = {"sequence_parallel", "reshard_after_forward", "vpp", "schedule"}
 
 
