@@ -1,4 +1,4 @@
-"""What a search found, on one screen, and what to say where it found no plan."""
+"""The first screen of a search, and the error that says why it found no plan."""
 
 from collections.abc import Sequence
 

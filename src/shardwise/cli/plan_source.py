@@ -47,13 +47,13 @@ def _named_apart(arguments: argparse.Namespace) -> dict[str, str | None]:
 
 
 def plan_words(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """What stands where a plan stands, in the order in which it was typed."""
+    """The words that were typed in the places of PLAN, CLUSTER and FILE, in their order."""
     words: tuple[str | None, ...] = (arguments.source, arguments.cluster, *arguments.others)
     return tuple(word for word in words if word is not None)
 
 
 def asked_source(arguments: argparse.Namespace, *, gpu: str | None = None) -> "tuple[Plan | str, str | None]":
-    """What a question is about: a plan; or a model with the cluster, or the GPU, beside it; or a GPU alone."""
+    """The subject of a question: a plan, a model beside a cluster or a GPU, or a GPU alone."""
     from shardwise.ask.plans import is_cluster, require_foreign_files
 
     hardware = arguments.cluster or gpu

@@ -94,7 +94,7 @@ class InexpressibleError(PlanError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Obstacle:
-    """What keeps a plan from a target, and the changes that take it out of the way."""
+    """The reason why a target cannot run a plan, and the changes after which it can."""
 
     message: str
     code: str

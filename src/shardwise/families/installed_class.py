@@ -97,7 +97,7 @@ def _answer(fields: Fields) -> dict[str, object] | None:
 
 @lru_cache(maxsize=64)
 def _asked(fields_json: str) -> object:
-    """What the builder says of a config; a refusal is kept as well, so that a file of plans asks once and not per line.
+    """The builder's answer for a config; a refusal is kept too, so that a file of plans asks once, not once a line.
 
     A process that ends without an answer is asked again.
     """

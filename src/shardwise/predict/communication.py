@@ -29,7 +29,7 @@ ones (8 bytes on 8 H100 take 12.9 us, its model says 15)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedCall:
-    """What NCCL takes for one call, what limits it, and where its time comes from."""
+    """The algorithm and protocol that NCCL chooses for one call, its limit, and the source of its time."""
 
     algorithm: Algorithm
     protocol: ProtocolName
@@ -114,5 +114,5 @@ def collective_time_s(collective: Collective, *, placement: GroupPlacement) -> S
 
 
 def collective_call(collective: Collective, *, placement: GroupPlacement) -> TunedCall:
-    """What NCCL takes for one call of a group of at least two ranks, and what limits it."""
+    """The algorithm and protocol that NCCL chooses for one call of two ranks or more, and the limit of its time."""
     return collective_curve(collective.kind, placement, collective.copies_per_token).call(collective.num_bytes)

@@ -140,7 +140,7 @@ class DeltaRuleRate:
     token_s: Seconds
     """Chunks of a sequence follow one another, however few heads there are."""
     flop_per_s: FlopPerSecond
-    """Of nine FLOP a token, channel and state forward, and twice as many backward."""
+    """The rate of one pass, counted as nine FLOP a token, channel and state forward and twice as many backward."""
 
 
 DELTA_RULE_FORWARD = DeltaRuleRate(token_s=21e-9, flop_per_s=121e12)
