@@ -64,8 +64,8 @@ EIGHT_BITS = BandReason(
 )
 EXPERTS = BandReason(
     name="experts",
-    low_ratio=0.65,
-    high_ratio=1.63,
+    low_ratio=0.72,
+    high_ratio=1.61,
     sentence="the exchange between experts depends on routing and on the library that sends tokens",
 )
 OWN_TABLES = ("h100-sxm",)
