@@ -139,6 +139,51 @@ EOF
     assert said(text, "submit.sh", "world_size", "seq_len") == (16, 512)
 
 
+def test_a_config_that_a_script_writes_is_read_with_the_script():
+    """Scripts of Megatron-DeepSpeed write the JSON that they hand to DeepSpeed."""
+    text = """MICRO=2
+cat <<EOT > ds.json
+{"train_batch_size": $GLOBAL, "train_micro_batch_size_per_gpu": $MICRO, "zero_optimization": {"stage": 1}}
+EOT
+deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 24 --seq-length 512 --bf16 --deepspeed_config ds.json
+"""
+    reading = reading_of(text, "run.sh")
+    assert [reading.value(name) for name in ("zero_stage", "micro_batch_size", "world_size")] == [1, 2, 8]
+    assert (reading.named_files, [one.place for one in reading.not_understood]) == ((), ["ds.json:train_batch_size"])
+
+
+def test_a_config_that_a_script_writes_and_nobody_can_read_is_not_dropped():
+    text = "cat > ds.json <<EOF\n{$MORE}\nEOF\ntorchrun --nproc_per_node 8 t.py --bf16 --deepspeed ds.json\n"
+    assert "run.sh:ds.json" in [one.place for one in reading_of(text, "run.sh").not_understood]
+
+
+@pytest.mark.parametrize("switch", ["use_galore", "use_apollo", "use_badam", "use_adam_mini"])
+def test_a_switch_for_an_optimizer_that_a_plan_cannot_say_leaves_it_open(switch):
+    text = "stage: sft\nfinetuning_type: full\ncutoff_len: 512\nper_device_train_batch_size: 1\n"
+    assert said(f"{text}{switch}: false\n", "args.yaml", "optimizer") == ("adamw",)
+    reading = reading_of(f"{text}{switch}: true\n", "args.yaml")
+    assert reading.value("optimizer") is None
+    assert f"args.yaml:{switch}" in [one.place for one in reading.not_understood]
+
+
+@pytest.mark.parametrize(("multiple", "is_blamed"), [("", True), ('"mlp_multiple_of": 14336,', False)])
+def test_a_gated_width_that_is_rounded_up_to_what_is_meant_is_right(multiple, is_blamed):
+    """GPT-NeoX ea7aefd8 megatron/model/transformer.py rounds a third of the width up to that multiple."""
+    text = (
+        f'{{"pipe_parallel_size": 1, "model_parallel_size": 2, "hidden_size": 4096, {multiple} "activation": "swiglu", '
+        '"intermediate_size": 14336}'
+    )
+    found = [one.code for one in find_mistakes(reading_of(text, "neox.yml"), cluster=None)]
+    assert ("field-meaning" in found) is is_blamed
+
+
+@pytest.mark.parametrize(("layers", "fix"), [(60, "-num-layers 4"), (12, "a number of stages that divides 12")])
+def test_layers_that_stages_do_not_divide_are_told_with_what_can_be_built(layers, fix):
+    line = f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers {layers} --pipeline-model-parallel-size 8\n"
+    found = find_mistakes(reading_of(line, "run.sh"), cluster=None)
+    assert [one.fix for one in found if one.code == "layers-by-stages" and fix in one.fix]
+
+
 def test_the_branches_of_a_case_are_no_programs():
     text = 'case "$1" in\n  -h|--help)\n    exit 0 ;;\n  --tp) TP=2 ;;\nesac\ntorchrun train.py --num-layers 24\n'
     assert all(")" not in one.place for one in reading_of(text, "run.sh").not_understood)

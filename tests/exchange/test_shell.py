@@ -45,10 +45,37 @@ def facts(text):
         ("python -m accelerate.commands.launch --num_processes 4 t.py", "accelerate.num_processes", 4),
         ("python t.py --step gpt model.seq_length=7", "model.seq_length", 7),
         ("$PYTHON -m torch.distributed.run --nnodes 2 t.py", "torchrun.nnodes", 2),
+        ('CMD="deepspeed --num_gpus 4 t.py --n 5"\neval $CMD', "deepspeed.num_gpus", 4),
+        ("deepspeed --num_gpus=4 --bind_cores_to_rank t.py --n 5", "n", 5),
+        ("N=${1:-8}\ntorchrun --nproc_per_node $N t.py", "torchrun.nproc_per_node", 8),
+        ('N=8;\nwhile [[ $# -gt 0 ]]; do\ncase $1 in\n--n) N="$2";;\nesac\ndone\npython t.py --n $N', "n", 8),
+        ('RUN=${RUN:-"python -m torch.distributed.run"}\n$RUN --nnodes 2 t.py', "torchrun.nnodes", 2),
+        ('A="x:True" \\\ntorchrun --nnodes 2 t.py', "torchrun.nnodes", 2),
+        ("N=$((2 * ${GPUS}))\npython t.py --n $N", "n", "$N"),
+        ("NGPU=4 CONFIG_FILE=a.toml ./run_train.sh --training.seq_len 512", "torchrun.nproc_per_node", 4),
+        ("NGPU=4 CONFIG_FILE=a.toml ./run_train.sh --training.seq_len 512", "job.config_file", "a.toml"),
     ],
 )
 def test_a_script_says(text, key, value):
     assert facts(text)[key] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('M=8B\nif [ "$M" == "8B" ]; then\nN=1\nelif [ $M = 70B ]; then\nN=2\nelse\nN=3\nfi', 1),
+        ('M=70B\nif [ "$M" == "8B" ]; then\nN=1\nelif [ $M = 70B ]; then\nN=2\nelse\nN=3\nfi', 2),
+        ("M=1T\nif [[ $M == 8* ]]; then\nN=1\nelse\nif [ 2 -gt 3 ]; then N=2; else N=3; fi\nfi", 3),
+        ("M=7B\ncase $M in\n8B | 7B)\nN=1 ;;\n*)\nN=2 ;;\nesac", 1),
+        ('M=7B\ncase "$M" in\n"8B") N=1 ;;\n*) N=2 ;;\nesac', 2),
+        ('N=1\nif [[ -z "" && -n $UNKNOWN ]]; then\nN=2\nfi', 2),
+        ("D=0\nif [ $UNKNOWN -eq 0 ]; then\nD=1\nfi\nif [ $D -eq 1 ]; then\nN=1\nelse\nN=2\nfi", 2),
+        ("N=1\nif [ 1 -eq 2 ]; then\nN=$(date)\npython other.py --n 7\nfi", 1),
+    ],
+)
+def test_of_the_branches_of_a_script_those_are_read_that_may_run(text, value):
+    """What only who runs the script knows decides nothing: then the last branch that may run is read, as before."""
+    assert facts(f"{text}\npython t.py --n $N")["n"] == value
 
 
 @pytest.mark.parametrize(
@@ -61,6 +88,9 @@ def test_a_script_says(text, key, value):
         "A=$A$A$A$A\n" * 50 + "python t.py --n $A",
         'bash -c "bash -c \\"bash -c x\\""',
         "`$(((((",
+        "fi\nesac\nelse\nif\ncase\nif [\nelif [ ]; then",
+        "cat > a.json <<EOF\n" + "{" * 3_000,
+        "case x in\n" + "a|" * 9_000 + ")",
     ],
 )
 def test_no_script_hangs_or_fails(text):

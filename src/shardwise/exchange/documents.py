@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shardwise.errors import PlanError
-from shardwise.exchange.facts import MAX_FACTS, Document, Fact, facts_of, scalar_of
+from shardwise.exchange.facts import MAX_FACTS, TREE_SUFFIXES, Document, Fact, facts_of, scalar_of
 from shardwise.exchange.python_file import read_recipes
 from shardwise.exchange.shell import read_script
 from shardwise.exchange.torchtitan_log import is_torchtitan_log, read_torchtitan_log
@@ -17,7 +17,6 @@ LOG_LINE = re.compile(r"^(?:\S*\d+:\s)?\s*([a-z][\w]*) \.{3,} (.*)$", flags=re.M
 """Megatron prints ``  tensor_model_parallel_size ...................... 8``, launchers put the rank before it."""
 ENUM = re.compile(r"^[A-Z]\w+\.(?=[a-z_]+$)")
 """The class before a choice, as in ``AttnBackend.auto``."""
-TREE_SUFFIXES = (".json", ".yaml", ".yml", ".toml")
 MANY_LOG_LINES = 5
 
 
@@ -45,7 +44,7 @@ def parse_documents(text: str, *, name: str) -> tuple[Document, ...]:
         )
         documents = (Document(file=name, facts=tuple(facts), program="log"),)
     else:
-        documents = read_script(text, file=name)
+        documents = read_script(text, file=name, read_text=parse_documents)
     num_facts = sum(len(document.facts) for document in documents)
     if num_facts > MAX_FACTS:
         raise PlanError(

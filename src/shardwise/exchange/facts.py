@@ -40,7 +40,8 @@ class Document:
 
 FILE_KEYS = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "config_file", "argument_file", "config")
 """Keys whose value may be another file of the run."""
-FILE_SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py")
+TREE_SUFFIXES = (".json", ".yaml", ".yml", ".toml")
+FILE_SUFFIXES = (*TREE_SUFFIXES, ".py")
 
 
 def names_a_file(fact: Fact) -> bool:

@@ -5,11 +5,14 @@ Nothing is run. A variable that the script does not set stays as it is written a
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
+from pathlib import PurePath
 
-from shardwise.exchange.facts import Document, Fact, FactValue, scalar_of
+from shardwise.errors import PlanError
+from shardwise.exchange.branches import CASE, CONDITION, LABEL, Branches, after_keyword, truth
+from shardwise.exchange.facts import TREE_SUFFIXES, Document, Fact, FactValue, scalar_of
 
 MAX_WORDS = 20_000
 MAX_LINE_CHARACTERS = 50_000
@@ -17,7 +20,7 @@ MAX_LINE_CHARACTERS = 50_000
 each other do not grow it without end."""
 ASSIGNMENT = re.compile(r"^(?:(?:export|local|declare|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?)=")
 LIST_START = re.compile(ASSIGNMENT.pattern + r"\(")
-REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
+REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
 QUOTED_LIST = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
 """A list in quotes stands for its elements, each a word, as without the quotes."""
 ALTERNATIVE = re.compile(r"\$\{([A-Za-z_]\w*):?\+([^{}]*)\}")
@@ -30,10 +33,17 @@ BATCH_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
 LAUNCH_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task"}
 HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_]\w*)[\"']?")
 """The start of a text that ends with the word named here; nothing in it is a command."""
+WRITTEN_TO = re.compile(r">\s*[\"']?([^\s\"'<>|&;]+)")
+"""The file that a command writes."""
+BARE_VARIABLE = re.compile(r"([:,\[]\s*)(\$\{?\w+\}?)(?=\s*[,}\]\n])")
+"""A variable that nobody sets, where JSON has a number."""
+NAME = re.compile(r"\$\{?(\w+)")
+TEST = re.compile(r"\[\[ .*?(?: \]\]|$)")
+"""A condition, in which a bar ends no command."""
+FROM_ITS_LINE = re.compile(r"\$\{?\d\}?")
+"""An argument of the script, which is not there where nobody gives one."""
 RUNS_ITS_TEXT = re.compile(r"(?:sbatch|bash|sh)\b")
 """Programs for which such a text is the script itself."""
-CASE_LABEL = re.compile(r"\(?[^\s()$\"'=]+\)(?=\s|$)")
-"""The patterns before a branch of ``case``, such as ``-h|--help)``."""
 NEXT_ARGUMENT = re.compile(r"--|-[A-Za-z]|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
 """Words that are no value of the option before them: another option, or ``a.b=c``."""
 SLURM_VARIABLES = {
@@ -65,11 +75,16 @@ SWITCHES = frozenset(
 )
 """Options of launchers that take no value."""
 LAUNCHERS = {"torchrun": "torchrun", "srun": "srun", "mpirun": "mpirun", "deepspeed": "deepspeed"}
+WRAPPERS = {
+    "run_train.sh": "${NGPU:+torchrun --nproc_per_node $NGPU} torchtitan.train "
+    "${CONFIG_FILE:+--job.config_file $CONFIG_FILE} ${MODULE:+--module $MODULE} ${CONFIG:+--config $CONFIG}"
+}
+"""What torchtitan's own script runs (run_train.sh of 0.2.2 and of b5bcd76c), as far as variables before it say."""
 ACCELERATE_LAUNCH = ["accelerate", "launch"]
 DISTRIBUTED_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 PYTHON = re.compile(r"python[\d.]*")
 SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
-KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "exec", "time", "nohup", "env", "sudo")
+KEYWORDS = ("then", "do", "while", "until", "!", "{", "exec", "eval", "time", "nohup", "env", "sudo")
 """Words before a command that do not change what it is."""
 UV_OPTIONS = ("--with", "--extra", "--group", "--python", "-p", "--package", "--project", "--directory", "--env-file")
 """Options of ``uv run`` that take a value."""
@@ -89,12 +104,20 @@ ENVIRONMENT = ("CUDA_DEVICE_MAX_CONNECTIONS", "WORLD_SIZE", "FORCE_TORCHRUN", "N
 """Variables that change what a run is."""
 
 
+ReadText = Callable[..., tuple[Document, ...]]
+
+
 @dataclass(slots=True)
 class _Script:
     """A script as far as it has been read."""
 
     file: str
+    read_text: ReadText | None = None
+    """Reads the files that the script writes out."""
+    branches: list[Branches] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
+    doubtful: set[str] = field(default_factory=set)
+    """Variables that a branch set which may not run: their last value is read, but decides no further branch."""
     facts: list[Fact] = field(default_factory=list)
     programs: list[Document] = field(default_factory=list)
     num_words: int = 0
@@ -103,9 +126,15 @@ class _Script:
         self.facts.append(Fact(key=key, value=value, place=f"{self.file}:{shown}"))
 
 
-def read_script(text: str, *, file: str) -> tuple[Document, ...]:
-    """The launchers of a script as one document, and the arguments of every program that they start as another."""
-    script = _Script(file=file)
+def read_script(text: str, *, file: str, read_text: ReadText | None = None) -> tuple[Document, ...]:
+    """The launchers of a script as one document, and the arguments of every program that they start as another.
+
+    Args:
+        text: of the script.
+        file: its name.
+        read_text: reads the text of a config file that the script writes, by its name.
+    """
+    script = _Script(file=file, read_text=read_text)
     for statement in _statements(text):
         _read_statement(script, statement)
     launch = Document(file=file, facts=tuple(script.facts), program="launch")
@@ -118,7 +147,10 @@ def _statements(text: str) -> Iterator[str]:
     for line in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines():
         stripped = line.strip()
         if end_of_file:
-            end_of_file = "" if stripped == end_of_file else end_of_file
+            pending += f"\n{line}"
+            if stripped == end_of_file:
+                yield pending.rpartition("\n")[0]
+                pending = end_of_file = ""
             continue
         is_comment = stripped.startswith("#") and not (stripped.startswith("#SBATCH") and not pending)
         if (is_comment and not _in_quotes(pending)) or not (stripped or pending):
@@ -126,6 +158,8 @@ def _statements(text: str) -> Iterator[str]:
         pending = f"{pending}\n{stripped.partition(' #')[0] if pending else stripped}".strip()
         document = HERE_DOCUMENT.search(stripped)
         end_of_file = document[1] if document and not RUNS_ITS_TEXT.match(stripped) else ""
+        if end_of_file:
+            continue
         if document or len(pending) > MAX_LINE_CHARACTERS or not _is_open(pending):
             yield pending[:MAX_LINE_CHARACTERS]
             pending = ""
@@ -156,19 +190,73 @@ def _read_statement(script: _Script, statement: str) -> None:
         return
     if statement.startswith("#"):
         return
-    text = _worked_out(script, CASE_LABEL.sub("", statement, count=1) if CASE_LABEL.match(statement) else statement)
+    line, written = statement, ""
+    if HERE_DOCUMENT.search(statement.partition("\n")[0]):
+        line, _, written = statement.partition("\n")
+    line = _decided(script, line)
+    label = LABEL.match(line) if script.branches and script.branches[-1].word else None
+    if label:
+        script.branches[-1].begin_label(label[1])
+        line = line[label.end() :]
+    text = _worked_out(script, line)
+    if not _is_assigned(script, line, text):
+        for command in _commands(TEST.sub("[[", text)):
+            _read_command(script, _words(command))
+    if written and _is_running(script):
+        _read_written(script, text, written)
+
+
+def _decided(script: _Script, line: str) -> str:
+    """A statement with the words ``true``, ``false`` or ``unknown`` in place of the conditions of an ``if``."""
+    if not script.doubtful.isdisjoint(NAME.findall(line)):
+        return CONDITION.sub(r"\1 unknown", CASE.sub("case $ in", line))
+    return CONDITION.sub(lambda match: f"{match[1]} {truth(_words(_worked_out(script, match[2])))}", line)
+
+
+def _is_running(script: _Script) -> bool:
+    """Return whether no branch around a command is one that surely does not run."""
+    return all(branches.is_read for branches in script.branches)
+
+
+def _is_assigned(script: _Script, line: str, text: str) -> bool:
+    """Return whether a statement is the assignment of one variable, which is kept.
+
+    Args:
+        script: as far as it has been read.
+        line: the statement.
+        text: the statement with its variables worked out.
+    """
     assignment = ASSIGNMENT.match(text)
-    if assignment:
-        rest = text[assignment.end() :]
-        if rest.lstrip('"').startswith(("$(", "`")):  # what a command prints is known only where it runs
-            script.variables.pop(assignment[1], None)
-            return
-        words = [_elements(rest[1:-1])] if rest.startswith("(") and rest.endswith(")") else _words(rest)
-        if len(words) <= 1 or rest[:1] in "\"'(":
-            _assign(script, assignment[1], " ".join(words), is_added=bool(assignment[2]))
-            return
-    for command in _commands(text):
-        _read_command(script, _words(command))
+    if not assignment or not _is_running(script):
+        return False
+    rest = text[assignment.end() :].rstrip("; ")
+    if rest.lstrip('"').startswith(("$(", "`")):  # what a command prints is known only where it runs
+        script.variables.pop(assignment[1], None)
+        return True
+    words = [_elements(rest[1:-1])] if rest.startswith("(") and rest.endswith(")") else _words(rest)
+    if len(words) > 1 and len(_words(line[assignment.end() :].rstrip("; "))) > 1:
+        return False
+    _assign(script, assignment[1], " ".join(words), is_added=bool(assignment[2]))
+    if not script.doubtful.isdisjoint(NAME.findall(line)):
+        script.doubtful.add(assignment[1])
+    return True
+
+
+def _read_written(script: _Script, command: str, text: str) -> None:
+    """A config that the script writes for the program that it starts, with its variables worked out."""
+    target = WRITTEN_TO.search(command)
+    name = PurePath(target[1]).name if target else ""
+    is_json = text.lstrip().startswith("{")
+    if script.read_text is None or not (is_json or name.endswith(TREE_SUFFIXES)):
+        return
+    whole = _worked_out(script, text)
+    try:
+        whole = BARE_VARIABLE.sub(r'\1"\2"', whole) if is_json else whole
+        script.programs.extend(script.read_text(whole, name=name or f"{script.file} <<"))
+    except PlanError as error:
+        script.programs.append(
+            Document(file=name, facts=(Fact(key=name, value=str(error)[:80], place=f"{script.file}:{name}"),))
+        )
 
 
 def _commands(text: str) -> Iterator[str]:
@@ -211,6 +299,10 @@ def _set_slurm(script: _Script, key: str, value: str) -> None:
 
 
 def _assign(script: _Script, name: str, value: str, *, is_added: bool = False) -> None:
+    if FROM_ITS_LINE.fullmatch(value) and script.variables.get(name):  # the default stands where no argument is given
+        return
+    is_doubtful = any(branches.is_doubtful for branches in script.branches)
+    (script.doubtful.add if is_doubtful else script.doubtful.discard)(name)
     script.variables[name] = f"{script.variables.get(name, '')} {value}".strip() if is_added else value
     if name in ENVIRONMENT:
         script.say(f"env.{name}", scalar_of(value), name)
@@ -246,24 +338,20 @@ def _worked_out(script: _Script, text: str) -> str:
         if changed == text:
             break
         text = changed
-    return ARITHMETIC.sub(lambda match: _computed(script, match[1]), text)
+    return ARITHMETIC.sub(lambda match: _computed(script, match), text)
 
 
-def _computed(script: _Script, expression: str) -> str:
-    """The value of a sum of products of whole numbers, or the text where it is none.
-
-    >>> _computed(_Script(file="x"), "2 * 8 + 1")
-    '17'
-    """
-    text = re.sub(r"[A-Za-z_]\w*", lambda match: script.variables.get(match[0], match[0]), expression).strip()
+def _computed(script: _Script, expression: re.Match[str]) -> str:
+    """The value of a sum of products of whole numbers, or the text as it stands where it is none."""
+    text = re.sub(r"[A-Za-z_]\w*", lambda match: script.variables.get(match[0], match[0]), expression[1]).strip()
     operations = {"*": int.__mul__, "/": int.__floordiv__, "%": int.__mod__, "+": int.__add__, "-": int.__sub__}
     for pattern in (PRODUCT, SUM):
         while match := pattern.search(text):
             first, second = int(match[1][:12]), int(match[3][:12])
             if second == 0 and match[2] in "/%":
-                return text
+                return expression[0]
             text = text[: match.start()] + str(operations[match[2]](first, second)) + text[match.end() :]
-    return text
+    return text if text.lstrip("-").isdigit() else re.sub(r"\s", "", expression[0])
 
 
 def _words(text: str) -> list[str]:
@@ -276,7 +364,8 @@ def _words(text: str) -> list[str]:
 def _read_command(script: _Script, words: list[str]) -> None:
     """One command: variables before it, launchers around launchers, and at last the program."""
     script.num_words += len(words)
-    while words and script.num_words < MAX_WORDS and words[0] not in NO_TRAINING:
+    words = after_keyword(script.branches, words)
+    while words and script.num_words < MAX_WORDS and words[0] not in NO_TRAINING and _is_running(script):
         inner_script = _inner_script(words)
         if inner_script is not None:
             for statement in _statements(inner_script):
@@ -304,6 +393,8 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
         _assign(script, prefix[1], name[prefix.end() :])
         return words[1:]
     program = name.rpartition("/")[2]
+    if program in WRAPPERS:
+        return [*_words(_worked_out(script, WRAPPERS[program])), *words[1:]]
     if program in LAUNCHERS:
         started = _read_launcher(script, LAUNCHERS[program], words[1:])
         if program == "srun" and started[:1] and started[0] in SHELLS and _inner_script(started) is None:
@@ -312,10 +403,8 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
     if words[:2] == ACCELERATE_LAUNCH:
         return _read_launcher(script, "accelerate", words[2:])
     is_python = PYTHON.fullmatch(program) or (name.startswith("$") and words[1:2] == ["-m"])
-    if is_python and words[1:]:
-        return _after_python(words[1:])
-    if words[:2] == ["uv", "run"]:
-        return _after_uv(words[2:])
+    if (is_python and words[1:]) or words[:2] == ["uv", "run"]:
+        return _after_python(words[1:]) if is_python else _after_uv(words[2:])
     # An empty word is a variable that is empty; one with a dollar is a variable that only its user knows.
     is_unknown = not name or (name.startswith("$") and bool(words[1:]) and not words[1].startswith("-"))
     return words[1:] if is_unknown or name in (*KEYWORDS, *SHELLS) else None
@@ -350,7 +439,8 @@ def _read_launcher(script: _Script, launcher: str, words: list[str]) -> list[str
             option, has_value, value = short[1], "=", short[2]
         key = (LAUNCH_SHORT.get(option, option) if launcher in ("srun", "mpirun") else option).replace("-", "_")
         words = words[1:]
-        if not has_value and key not in SWITCHES and words and not words[0].startswith("--"):
+        is_switch = has_value or key in SWITCHES or not words or words[0].startswith("--") or words[0].endswith(".py")
+        if not is_switch:
             value, words = words[0], words[1:]
         if key == "m" and launcher != "mpirun":
             return words

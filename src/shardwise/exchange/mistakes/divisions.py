@@ -25,18 +25,14 @@ def _layers_by_stages(case: Case) -> Iterator[Found]:
     if layers and pp > 1 and layers % pp and not is_uneven and any(case.views(*MEGATRONS)):
         each = -(-layers // pp)
         first = layers - each * (pp - 1)
+        is_bridge = any(case.views("megatron-bridge"))
+        key = "model.num_layers_in_first_pipeline_stage" if is_bridge else "--decoder-first-pipeline-num-layers"
+        fewer = max(stages for stages in range(1, pp) if layers % stages == 0)
+        uneven = f"a stage of {first} layers at one end ({each} in the others): {key} {first}"
         yield Found(
             case.place("pp"),
             f"{layers} layers on {pp} stages",
-            (
-                f"a stage of {first} layers at one end ({each} in the others): "
-                + (
-                    "model.num_layers_in_first_pipeline_stage"
-                    if any(case.views("megatron-bridge"))
-                    else "--decoder-first-pipeline-num-layers"
-                )
-                + f" {first}"
-            ),
+            uneven if first > 0 else f"a number of stages that divides {layers}, such as {fewer}",
         )
     elif (
         layers

@@ -87,7 +87,8 @@ def _early_step(case: Case) -> Iterator[Found]:
 def _width_times_three(case: Case) -> Iterator[Found]:
     for view in case.views("gpt-neox"):
         width, hidden = view.number("intermediate_size"), view.number("hidden_size")
-        if view.text("activation") in ("swiglu", "geglu") and width and hidden and width < 6 * hidden:
+        rounds_up = (view.number("mlp_multiple_of") or 1) > (width or 0) // 3  # to the width that is meant
+        if view.text("activation") in ("swiglu", "geglu") and width and hidden and width < 6 * hidden and not rounds_up:
             yield Found(
                 view.by_key["intermediate_size"].place,
                 (
