@@ -1,6 +1,7 @@
 """Rates that NVIDIA publishes for NeMo AutoModel and Megatron-Bridge."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from benchmarks.published.bridge_modules import recomputed_modules
@@ -167,6 +168,13 @@ BRIDGE_ASSUMPTIONS = (
 )
 
 CUDA_GRAPHS = "parts of the step are replayed as CUDA graphs, which hides launches"
+WHOLE_GRAPHS = (
+    "the whole step is one CUDA graph, with a fused kernel for experts and exchanges under other micro-batches"
+)
+WHOLE_GRAPHS_SINCE = "26.06"
+"""First release whose recipes did (branch r0.5.0, pulls 4187, 4241 and 4249, 2026-06: ``set_full_iter_cg_configs``)."""
+HIDDEN_EXCHANGE = "NCCL's exchange of experts runs under other micro-batches (overlap_moe_expert_parallel_comm)"
+"""Since release 25.11 (v0.3.0 ``scripts/performance/configs/qwen``: ``moe_a2a_overlap=True`` and no flex backend)."""
 
 
 def convert_bridge(row: MeasurementRow) -> TimedConversion:
@@ -188,9 +196,19 @@ def convert_bridge(row: MeasurementRow) -> TimedConversion:
         row,
         _bridge_plan(row, recipe),
         assumptions=(*BRIDGE_ASSUMPTIONS, *((CUDA_GRAPHS,) if recipe.text("cuda_graphs") else ())),
-        gaps=("activations of some layers are offloaded",) if recipe.text("offloaded_layers") else (),
+        gaps=tuple(_bridge_gaps(row, recipe)),
         variant=row.text("precision"),
     )
+
+
+def _bridge_gaps(row: MeasurementRow, recipe: MeasurementRow) -> Iterator[str]:
+    """What the recipe of a row does that no plan says."""
+    if recipe.text("offloaded_layers"):
+        yield "activations of some layers are offloaded"
+    if recipe.text("cuda_graphs") == "full_iteration" and row.text("source_date") >= WHOLE_GRAPHS_SINCE:
+        yield WHOLE_GRAPHS
+    if recipe.text("expert_exchange").endswith("hidden"):
+        yield HIDDEN_EXCHANGE
 
 
 def printed_layout(row: MeasurementRow, *, has_user_buffers: bool = False) -> Layout:
@@ -209,6 +227,11 @@ def printed_layout(row: MeasurementRow, *, has_user_buffers: bool = False) -> La
         sequence_parallel=tp > 1,
         async_tensor_parallel=has_user_buffers and tp > 1,
     )
+
+
+def _bridge_layout(row: MeasurementRow, recipe: MeasurementRow) -> Layout:
+    layout = printed_layout(row, has_user_buffers=recipe.text("hides_tensor_parallel") == "yes")
+    return replace(layout, expert_exchange="alltoall") if recipe.text("expert_exchange") else layout
 
 
 def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
@@ -233,7 +256,7 @@ def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
             fused_loss=True,
             reduce_dtype="bf16",
         ),
-        layout=printed_layout(row, has_user_buffers=recipe.text("hides_tensor_parallel") == "yes"),
+        layout=_bridge_layout(row, recipe),
         engine="megatron",
     )
 

@@ -114,6 +114,21 @@ def test_an_exchange_over_hosts_meets_eight_ranks_at_a_time():
     assert step_us > 20
 
 
+@pytest.mark.parametrize(("hosts", "printed"), [(2, (76.8, 68.0)), (4, (57.7, 57.5)), (8, (50.6, 51.0))])
+def test_tokens_sent_once_travel_as_fast_as_hybrid_ep_prints(hosts, printed):
+    """4,096 tokens of 7,168 in 16 bits, eight experts, on H100: GB/s of dispatch and combine at best, kernels alone.
+
+    The rates count a token for every host with experts of its own, the sender's too (deepseek-ai/DeepEP, hybrid-ep
+    ``docs/README_Hybrid-EP.md`` and ``tests/utils.py``, 2026). Two servers decide the rate inside a host; four and
+    eight were not used.
+    """
+    token_bytes, copies = 4096 * 7168 * 2, 8
+    (one,) = candidates("all_to_all", placed(f"{hosts} x dgx-h100", 8 * hosts), copies)
+    sent = hosts * (1 - (1 - 1 / hosts) ** copies)
+    mean = 2 / sum(1 / rate for rate in printed)
+    assert sent * token_bytes / one.time_s(copies * token_bytes) / 1e9 == pytest.approx(mean, rel=0.07)
+
+
 def test_a_broadcast_moves_the_whole_payload_once():
     (fastest,) = (c for c in candidates("broadcast", placed("1 x dgx-h100", 8)) if c.protocol == "Simple")
     assert 1 / fastest.byte_s == pytest.approx(450e9 * 0.81)

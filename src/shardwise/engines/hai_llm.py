@@ -10,7 +10,7 @@ from shardwise.engines import megatron
 from shardwise.engines.engine import Engine
 
 ENGINE = Engine(
-    profile=replace(megatron.PROFILE, block_calls=(0, 0)),
+    profile=replace(megatron.PROFILE, block_calls=(0, 0), issues_experts_in_8_bits=False),
     states=megatron.STATES,
     axes=frozenset(("tp", "pp", "ep")),
     zero_stages=frozenset((0, 1)),

@@ -56,6 +56,11 @@ PROFILE = EngineProfile(
     keeps_expert_outputs=False,
     partial_recompute="first of chunk",
     expert_exchange="deepep",
+    # NVIDIA/TransformerEngine@v2.9 pytorch/csrc/extensions/cast.cpp (split_quantize) and common/gemm/cublaslt_gemm.cu
+    # (multi_stream_cublas_gemm) loop over experts. Eight narrow products of 128 x 2,048 x 2,048 take 0.267 ms so, 33 us
+    # each, and 0.069 in one kernel (TransformerEngine pull 3134, 2026-06): as long as a kernel that Python issues. A
+    # cast makes three tensors at 5 us (pull 865, 2024-05) and launches four kernels. 16 bits are not published.
+    issues_experts_in_8_bits=True,
     # Transformer Engine prefers cuDNN from Hopper on and flash-attn before; below compute capability 8.0 and in fp32 it
     # has neither (NVIDIA/TransformerEngine@002a3e5 dot_product_attention/utils.py, get_attention_backend).
     cudnn_attention_archs=("Hopper", "Blackwell"),

@@ -89,6 +89,9 @@ class EngineProfile:
     partial_recompute: PartialRecompute = "first of stage"
     """Which blocks are recomputed where only some are: the first of a stage, the first of each of its chunks, or every
     n-th one, with the last among them."""
+    issues_experts_in_8_bits: bool = False
+    """Whether 8-bit casts and products of experts are kernels of every expert, which the host issues one by one on
+    several streams, instead of grouped ones."""
     row_kernels: RowKernels = "fused"
     """How copies of tokens are put in the order of experts and added up again: by kernels made for it, by
     gathers in both directions (our trainer), or by writing to an index (torchtitan ``models/moe/moe.py``)."""

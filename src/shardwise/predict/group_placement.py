@@ -52,7 +52,14 @@ PCIE_EXCHANGE_FRACTION = 0.19
 (NVIDIA slides): half of the bytes cross between the sockets."""
 ROOT_COMPLEX_GPUS = 4
 MESSAGE_GROUP_FRACTION = 0.832
-"""Tokens sent once per node: 41.6 of 50 GB/s, the low end of DeepEP's plotted rates (arXiv:2505.09343, figure 7)."""
+"""Tokens sent once per node: 41.6 of 50 GB/s, the low end of DeepEP's plotted rates (arXiv:2505.09343, figure 7). Rates
+that the libraries print count what stays on the host: of HybridEP's 57.6 and 50.8 GB/s on 4 and 8 servers of H100 43.2
+and 44.4 leave it, 35.5 to 40.8 with the copies around its kernels; of DeepEP's 58 and 51 on H800 43.5 and 44.6
+(deepseek-ai/DeepEP, hybrid-ep ``docs/README_Hybrid-EP.md``, 2026, and ``docs/legacy.md``)."""
+FORWARDED_FRACTION = 0.519
+"""Copies that such kernels make for the ranks of a host, over the line rate of its links: 234 of 450 GB/s. On two
+servers they take longer than the network: HybridEP prints 76.8 and 68.0 GB/s at best, two copies of every token, where
+6.45 of 16 ranks receive one (same table, dispatch in 16 bits and combine, kernels alone)."""
 ASSUMED_LINK_BYTES_PER_S = 31.5e9
 """PCIe 4 x16, assumed where no rate of a link is known."""
 ASSUMED_LATENCY_US = 30.0

@@ -13,7 +13,7 @@ from math import ceil, log2
 from typing import Literal
 
 from shardwise.formulas.collective_volume import all_gather_factor, once_per_node_ratio
-from shardwise.predict.group_placement import MESSAGE_GROUP_FRACTION, GroupPlacement
+from shardwise.predict.group_placement import FORWARDED_FRACTION, MESSAGE_GROUP_FRACTION, GroupPlacement
 from shardwise.predict.nccl_protocols import LL, LL128, PROTOCOLS, SIMPLE, Protocol, ProtocolName, arch_limits
 from shardwise.step.inventory import CollectiveKind
 from shardwise.units import MICROSECOND, BytesPerSecond, Seconds
@@ -295,16 +295,18 @@ def _broadcasts(placement: GroupPlacement) -> Iterator[Candidate]:
 def _exchange(placement: GroupPlacement, copies_per_token: int) -> Candidate:
     """Every rank sends an equal part to every other; what leaves the host uses the rank's own share of the NICs.
 
-    With copies of tokens sent once per host, the copies are made there: less crosses the network, and all of what
-    arrives passes the links inside.
+    With copies of tokens sent once per host, the copies are made there, one for each rank with experts of the token:
+    less crosses the network, and all of what arrives passes the links inside.
     """
     part = 1 / placement.size
     is_once = copies_per_token > 1 and placement.num_hosts > 1
     levels = []
     if placement.exchange_bandwidth_bytes_per_s:
-        inside = placement.ranks_per_domain - 1
-        share = inside / placement.ranks_per_domain if is_once else inside * part
-        levels.append(_Level(placement.link or "PCIe", share / placement.exchange_bandwidth_bytes_per_s))
+        share, rate = part * (placement.ranks_per_domain - 1), placement.exchange_bandwidth_bytes_per_s
+        if is_once:
+            share = once_per_node_ratio(num_nodes=placement.size, num_experts_per_tok=copies_per_token)
+            rate = min(rate, placement.inner_line_bytes_per_s * FORWARDED_FRACTION)
+        levels.append(_Level(placement.link or "PCIe", share / rate))
     if placement.host_bandwidth_bytes_per_s:
         share = part * (placement.ranks_per_host - placement.ranks_per_domain)
         levels.append(_Level("PCIe", share / placement.host_bandwidth_bytes_per_s))

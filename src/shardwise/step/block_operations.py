@@ -307,8 +307,9 @@ def fp8_casts(operations: list[Operation], layer: LayerSpec, context: OperationC
         weights = 0.0 if context.is_gathered else sum(op.flop / 2 / op.m for op in forwards)
         forward = FP8_CAST_BYTES * (inputs + weights)
         backward = FP8_CAST_BYTES * gradients + FP8_RECAST_BYTES * inputs
-    yield context.memory_operation("fp8 casts", "forward", forward, num_kernels=len(forwards))
-    yield context.memory_operation("fp8 casts.backward", "backward", backward, num_kernels=len(forwards))
+    kernels = sum(op.num_kernels for op in forwards)
+    yield context.memory_operation("fp8 casts", "forward", forward, num_kernels=kernels)
+    yield context.memory_operation("fp8 casts.backward", "backward", backward, num_kernels=kernels)
 
 
 def _is_row_split(operation: Operation, layer: LayerSpec) -> bool:

@@ -33,6 +33,8 @@ class LocalMatrix:
     """Whether tensor parallelism divides its output features."""
     slowdown_ratio: float = 1.0
     """Time of experts' products over that with even routing."""
+    num_kernels: int = 1
+    """Kernels that the host issues for one product."""
 
 
 def local_matrix(weight: Weight, context: OperationContext) -> LocalMatrix:
@@ -58,6 +60,7 @@ def local_experts(weight: Weight, moe: MoeSpec, context: OperationContext) -> Lo
     """
     layout = context.layout
     out_features, in_features = _local_features(weight, context)
+    groups = max(1, moe.num_experts // layout.ep)
     return LocalMatrix(
         name=weight.name.removesuffix(".weight"),
         kind="grouped_matmul",
@@ -65,9 +68,10 @@ def local_experts(weight: Weight, moe: MoeSpec, context: OperationContext) -> Lo
         rows=ceil(context.tokens * moe.num_experts_per_tok * layout.expert_tp / layout.tp),
         out_features=out_features,
         in_features=in_features,
-        groups=max(1, moe.num_experts // layout.ep),
+        groups=groups,
         is_split_by_output=weight.split == "column",
         slowdown_ratio=context.routing_slowdown_ratio,
+        num_kernels=groups if context.issues_each_expert else 1,
     )
 
 
@@ -143,4 +147,5 @@ def _product(
         n=n,
         k=k,
         slowdown_ratio=matrix.slowdown_ratio,
+        num_kernels=matrix.num_kernels,
     )

@@ -71,6 +71,8 @@ class OperationContext:
     """How copies of tokens are put in the order of experts."""
     has_plain_dispatcher: bool = False
     """Whether Megatron's host calls a dispatcher that waits for the number of rows of every rank."""
+    issues_each_expert: bool = False
+    """Whether the host issues the casts and products of every expert one by one."""
     weighs_expert_inputs: bool = False
     """Whether router weights multiply the activations of experts (:mod:`~shardwise.step.native_engine`)."""
     compiles_experts: bool = False
@@ -179,6 +181,7 @@ def operation_context(context: StageContext) -> OperationContext:
         adapted_input_bytes=context.adapted_input_bytes,
         row_kernels=row_kernels(plan),
         has_plain_dispatcher=has_plain_dispatcher(plan),
+        issues_each_expert=profile.issues_experts_in_8_bits and usable_dtype(matmul, gpu) == "fp8",
         weighs_expert_inputs=is_native_engine(plan) and weighs_expert_inputs(layout=plan.layout, recipe=plan.recipe),
         compiles_experts=is_native_engine(plan) and compiles_experts(layout=plan.layout, recipe=plan.recipe),
         has_fused_softmax=block.has_fused_softmax,
