@@ -43,3 +43,16 @@ def test_a_train_job_starts_a_process_for_every_gpu_of_its_nodes():
     reading = read_parsed(parse_documents(TRAIN_JOB, name="job.yaml"))
     assert (reading.value("world_size"), reading.value("micro_batch_size")) == (32, 2)
     assert reading.contradictions == ()
+
+
+@pytest.mark.parametrize(("resources", "world"), [("resourcesPerNode: {limits: {nvidia.com/gpu: 8}}", 32), ("", None)])
+def test_torchrun_in_a_train_job_is_told_its_processes_by_the_job(resources, world):
+    """Kubeflow Trainer sets PET_NNODES and PET_NPROC_PER_NODE, so that a bare torchrun is not one process."""
+    text = TRAIN_JOB.replace("resourcesPerNode: {limits: {nvidia.com/gpu: 8}}", resources)
+    text = text.replace(" --nnodes 4 --nproc_per_node 8", "")
+    assert read_parsed(parse_documents(text, name="job.yaml")).value("world_size") == world
+
+
+def test_a_document_that_holds_a_licence_alone_is_passed_over():
+    reading = read_parsed(parse_documents(f"# Copyright\n---\n{TRAIN_JOB}---\n# the end\n", name="job.yaml"))
+    assert reading.value("world_size") == 32

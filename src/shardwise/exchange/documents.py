@@ -63,8 +63,8 @@ def _trees(text: str, *, name: str, suffix: str) -> tuple[Document, ...]:
     if suffix == ".toml":
         trees = (_toml(text, name=name),)
     elif suffix in (".yaml", ".yml"):
-        parts = [part for part in re.split(r"(?m)^---\s*$", text) if part.strip()]
-        trees = tuple(parse_plan_text(part, name=name, is_yaml=True, reads_aliases=True) for part in parts)
+        parts = [part for part in re.split(r"(?m)^---\s*$", text) if re.sub(r"(?m)^\s*#.*$", "", part).strip()]
+        trees = tuple(parse_plan_text(part, name=name, is_yaml=True, reads_aliases=True) for part in parts or [text])
     else:
         trees = (parse_plan_text(text, name=name, is_yaml=False),)
     found = []
