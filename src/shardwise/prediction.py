@@ -17,6 +17,7 @@ __all__ = [
     "MemoryPrediction",
     "PhaseMemory",
     "Prediction",
+    "RunningCost",
     "StageMemory",
     "Throughput",
     "TimeEntry",
@@ -294,6 +295,27 @@ class CostPrediction:
     sensitivities: tuple[CostSensitivity, ...] = ()
     """One per assumption that was not given, the one that moves the cost most first."""
 
+    @property
+    def rate_sensitivity(self) -> CostSensitivity | None:
+        """How far the cost moves with the speed, by the band of the step or published MFUs; ``None`` where one was
+        given."""
+        return next((row for row in self.sensitivities if row.assumption in ("step time", "MFU")), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningCost:
+    """Dollars of the hardware by its price: for an hour, and for tokens at the predicted step, without failures."""
+
+    usd_per_gpu_hour: Dollars
+    usd_per_hour: Dollars
+    """All GPUs of the plan together."""
+    usd_per_million_tokens: Dollars
+
+    @property
+    def usd_per_billion_tokens(self) -> Dollars:
+        """Dollars of a thousand times as many tokens."""
+        return 1000 * self.usd_per_million_tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -303,6 +325,8 @@ class Prediction:
     time: TimePrediction
     throughput: Throughput
     cost: CostPrediction | None
+    running_cost: RunningCost | None = None
+    """``None`` when no price is known."""
     assumptions: tuple[str, ...] = ()
 
     @property

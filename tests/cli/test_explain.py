@@ -32,6 +32,18 @@ def test_a_plan_that_does_not_fit_is_explained_with_changes_that_were_predicted_
         assert change["plan"]["schema"] == "shardwise.plan/1"
 
 
+def test_the_first_change_is_what_to_type_next(capsys):
+    """Its end said nothing; the change is typed as options of the same command, which predicts what the table says."""
+    assert main(TOO_BIG) == 3
+    *_, following = capsys.readouterr().out.partition("\nNext: ")
+    command, _, drawn = following.replace(" \\\n ", "").partition("\nthen: ")
+    change = next(change for change in answer(TOO_BIG, capsys, exit_code=3)["changes"])
+    words = command.split()[1:]
+    assert answer(words, capsys, exit_code=0 if change["fits"] else 3)["plan"] == change["plan"]
+    assert drawn.startswith("shardwise timeline llama-3.1-8b 8xh100-sxm")
+    assert drawn.endswith("--html step.html\n")
+
+
 def test_a_change_gives_what_it_promises_when_its_plan_is_predicted(tmp_path, capsys):
     change = next(change for change in answer(TOO_BIG, capsys, exit_code=3)["changes"] if change["fits"])
     path = tmp_path / "changed.json"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.cli.main import main
+from shardwise.units import format_seconds
 
 QUESTION = ["plan", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "4096", "--global-batch-size", "64"]
 
@@ -78,6 +79,20 @@ def test_the_written_plan_is_the_recommended_one_and_predicts_the_same(tmp_path,
     best = answer([*ALONE, "--out", str(path)], capsys)["plans"][0]
     assert json.loads(path.read_text(encoding="utf-8")) == best["plan"]
     assert answer(["predict", str(path)], capsys)["memory"] == best["prediction"]["memory"]
+
+
+def test_an_alternative_of_the_screen_is_written_by_its_number(tmp_path, capsys):
+    """An alternative had a row and no way to ask for it."""
+    picked = {name: tmp_path / f"{name}.json" for name in ("fastest", "1", "2")}
+    for name, path in picked.items():
+        assert main([*ALONE, "--out", str(path), "--pick", name]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("2 ")]
+    step_s = answer(["predict", str(picked["2"])], capsys)["time"]["step_s"]
+    assert format_seconds(step_s) in rows[-1]
+    plans = [path.read_text(encoding="utf-8") for path in picked.values()]
+    assert len(set(plans)) == 3
+    assert main([*ALONE, "--pick", "1"]) == 2
+    assert "add --out plan.json" in capsys.readouterr().err
 
 
 def test_an_existing_file_is_kept_unless_forced(tmp_path, capsys):
@@ -307,6 +322,11 @@ def test_a_sweep_refuses_the_bound_that_its_sizes_say_already(capsys):
     words = ["plan", "llama-3.1-8b", "64xh100-sxm", "--gpus", "8..64", "--max-gpus", "16"]
     assert main(words) == 2
     assert "leave out --max-gpus, and end --gpus where it should" in capsys.readouterr().err
+
+
+def test_sizes_of_no_type_are_asked_for_a_type(capsys):
+    assert main(["plan", "llama-3.1-8b", "--gpus", "16..256", "--tokens", "1T"]) == 2
+    assert "add --gpu-types h100-sxm,h200-sxm" in capsys.readouterr().err
 
 
 def test_a_sweep_keeps_one_batch_and_recommends_a_cluster_that_meets_the_deadline(tmp_path, capsys):

@@ -83,7 +83,7 @@ def test_the_first_screen_is_one_screen_with_every_fact(words):
     if "cost" in best["prediction"]:
         assert f"{best['prediction']['cost']['days']:,.1f} days" in shown
     if "--gpus" not in words:
-        assert re.search(r"\n(?:If [^\n]+ a step, |No shorter step: )[^\n]+\n", screen)
+        assert re.search(r"\n(?:With [^\n]+ a step, |No shorter step: )[^\n]+\n", screen)
         assert re.search(r"\n  fastest  ", screen)
         rows = screen[screen.index("Alternatives") : screen.index("\nWhy")].strip().splitlines()[1:]
         assert len(rows) <= 3

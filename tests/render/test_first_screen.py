@@ -8,8 +8,16 @@ from render.sample_answers import FOUND, NOT_FOUND
 from render.sample_records import PLAN, PREDICTION
 from shardwise.catalog import read_cluster
 from shardwise.layout import Layout
-from shardwise.render.answer_words import memory_words, speed_words
-from shardwise.render.first_screen import CHANGE_LINES, ScreenContext, plan_screen, question_lines, what_if_screen
+from shardwise.prediction import CostSensitivity, RunningCost
+from shardwise.render.answer_words import memory_words, run_words, speed_words
+from shardwise.render.first_screen import (
+    CHANGE_LINES,
+    ScreenContext,
+    next_lines,
+    plan_screen,
+    question_lines,
+    what_if_screen,
+)
 from shardwise.render.layout_words import layout_words, short_words
 from shardwise.render.no_plan_screen import no_plan_screen
 from shardwise.render.terminal import TextStyle
@@ -71,7 +79,27 @@ def test_a_command_that_is_too_long_to_repeat_is_referred_to():
 def test_a_plan_that_was_written_is_explained_next():
     screen = plan_screen(CROWDED, replace(CONTEXT, plan_file="mine.json"))
     assert "Next: shardwise explain mine.json\n" in screen
-    assert "then: shardwise train mine.json\n" in screen
+    assert "then: shardwise train mine.json --steps 10 --launcher slurm --out run\n" in screen
+
+
+@pytest.mark.parametrize(
+    ("cluster", "changes", "typed"),
+    [
+        ("8xh100-sxm", {}, "shardwise train mine.json --steps 10"),
+        ("16xh100-sxm", {}, "shardwise train mine.json --steps 10 --launcher slurm --out run"),
+        ("1xrtx-4090", {"adapter": "lora"}, "shardwise train mine.json --steps 10 --random-weights"),
+        ("8xh100-sxm", {"engine": "torchtitan"}, "shardwise export mine.json --to torchtitan --out run"),
+        ("16xh100-sxm", {"engine": "megatron"}, "shardwise export mine.json --to megatron --launcher slurm --out run"),
+        ("16xh100-sxm", {"engine": "fsdp2"}, "shardwise timeline mine.json --html step.html"),
+    ],
+)
+def test_a_first_run_has_few_steps_and_a_scheduler_where_there_are_servers(cluster, changes, typed):
+    """`train plan.json` was proposed for months on hundreds of GPUs, without a launcher and without data."""
+    adapter = changes.get("adapter", "none")
+    plan = replace(PLAN, cluster=read_cluster(cluster), recipe=replace(PLAN.recipe, adapter=adapter))
+    plan = replace(plan, engine=changes.get("engine", "native"))
+    lines = next_lines(plan, replace(CONTEXT, plan_file="mine.json"), 80)
+    assert lines[-1].plain == f"then: {typed}"
 
 
 def what_ifs(*step_ratios):
@@ -96,10 +124,10 @@ def test_changes_that_save_nothing_are_named_as_such():
 
 def test_what_hurts_is_shown_where_nothing_else_helps_as_tokens_a_gpu_trains():
     """A step of 63 GPUs that takes as long as one of 64 does a little less for each of them."""
-    fails = WhatIf(change="one GPU of 64 fails", plan=PLAN, step_s=3.0, step_ratio=1.5, rate_ratio=0.65)
+    fails = WhatIf(change="one dead GPU of 64", plan=PLAN, step_s=3.0, step_ratio=1.5, rate_ratio=0.65)
     shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=(*what_ifs(1.0, 0.7), fails))).splitlines()
     assert "change 0.7: 1.40 s a step, 30.0% less" in shown[0]
-    assert "one GPU of 64 fails: 3.00 s a step, 35.0% fewer tokens/s per GPU" in shown[1]
+    assert "one dead GPU of 64: 3.00 s a step, 35.0% fewer tokens/s per GPU" in shown[1]
 
 
 def test_where_nothing_was_tried_what_binds_is_said():
@@ -205,14 +233,45 @@ def test_rows_of_one_table_have_names_of_their_own():
     ]
     shown = replace(CROWDED, alternatives=tuple(replace(BESIDE, plan=plan) for plan in plans))
     rows = plan_screen(shown, ScreenContext(), style=TextStyle()).splitlines()
-    names = [row[:44].strip() for row in rows if row.startswith("  TP 8")]
+    names = [row[2:44].strip() for row in rows if row.startswith(("1 TP 8", "2 TP 8"))]
     assert len(names) == len(set(names)) == 2
 
 
 def test_missing_gpus_are_no_offer_however_fast_the_others_are():
     fails = WhatIf(
-        change="one GPU of 64 fails", plan=PLAN, step_s=1.0, step_ratio=0.5, rate_ratio=2.0, gpus_ratio=63 / 64
+        change="one dead GPU of 64", plan=PLAN, step_s=1.0, step_ratio=0.5, rate_ratio=2.0, gpus_ratio=63 / 64
     )
     shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=(fails, *what_ifs(0.9)))).splitlines()
     assert len(shown) == 1
     assert "change 0.9" in shown[0]
+
+
+def test_dollars_stand_beside_their_rate_and_their_band():
+    """Without --tokens there was no cost at all, and with it no price per GPU and no band."""
+    running = RunningCost(usd_per_gpu_hour=2.5, usd_per_hour=40.0, usd_per_million_tokens=0.05)
+    priced = replace(PREDICTION, cost=None, running_cost=running)
+    assert speed_words(priced).endswith("; $40.00 an hour at $2.50 a GPU, $50.00 per 1B tokens")
+    alone = replace(priced, running_cost=replace(running, usd_per_hour=2.5))
+    assert speed_words(alone).endswith("; $2.50 an hour, $50.00 per 1B tokens")
+    assert "an hour" not in speed_words(replace(priced, cost=PREDICTION.cost))
+    assert "an hour" not in speed_words(replace(priced, running_cost=None))
+    speed = CostSensitivity(
+        assumption="step time",
+        basis="its band",
+        low_gpu_hours=360,
+        high_gpu_hours=480,
+        low_usd=900.0,
+        high_usd=1200.0,
+        swing_ratio=4 / 3,
+    )
+    cost = replace(PREDICTION.cost, usd=1000.0, usd_per_gpu_hour=2.5, sensitivities=(speed,))
+    assert "$1,000 billed at $2.50 per GPU and hour ($900.00 to $1,200 over the band of step time; " in run_words(cost)
+    assert " to $" not in run_words(replace(cost, sensitivities=()))
+
+
+def test_a_reason_that_is_too_long_ends_with_a_whole_part():
+    """It was cut in the middle of a list of prices, with an ellipsis."""
+    screen = plan_screen(CROWDED, CONTEXT)
+    assert "..." not in screen.split("Why:")[1].split("Next:")[0]
+    reason = screen.split("Why:")[1].split("Next:")[0]
+    assert reason.rstrip().endswith(("and on.", "such as 69.45 s and 10.42 GiB."))

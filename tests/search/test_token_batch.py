@@ -53,6 +53,7 @@ def test_fewer_tokens_than_a_sequence_are_refused():
         ("llama-3.1-8b", 8, 8192, {}, 32, "for pre-training, 32,768 tokens for each GPU"),
         ("llama-3.1-8b", 1, 8192, {}, 4, "for pre-training, 32,768 tokens for each GPU"),
         ("llama-3.1-8b", 1024, 8192, {}, 1024, "for pre-training, one for each GPU"),
+        ("mixtral-8x7b", 256, 8192, {}, 768, "tokens suit 12.88B active parameters"),
         ("llama-3.1-8b", 8, 131072, {}, 8, "for pre-training, one for each GPU"),
         ("llama-3.1-405b", 16384, 8192, {}, 2048, "for pre-training, at most the 16,777,216 tokens of Llama 3 405B"),
         ("qwen3-8b", 1, 2048, {"adapter": "qlora"}, 16, "adapters learn from some 16 sequences a step"),

@@ -28,7 +28,7 @@ def test_more_memory_and_the_next_gpu_are_tried(answer):
     found = what_if(answer, limits=BOUNDS)
     assert [change.change for change in found.changes] == [
         "a100-sxm-80 instead of a100-sxm-40",
-        "one GPU of 8 fails, global_batch_size=63",
+        "one dead GPU of 8, global_batch_size=63",
         "8.00 GiB more on every GPU",
     ]
 
@@ -107,7 +107,7 @@ def test_nothing_is_offered_where_nothing_is_gained(make_question):
     found = what_if(result, limits=SearchBounds()).changes
     assert [change.change for change in found] == [
         "h200-sxm instead of h100-sxm",
-        "one GPU of 8 fails, global_batch_size=63",
+        "one dead GPU of 8, global_batch_size=63",
         "8.00 GiB more on every GPU",
     ]
 
@@ -182,7 +182,7 @@ def test_a_precision_that_was_given_is_not_questioned():
 @pytest.mark.parametrize(
     ("change", "cluster", "batch"),
     [
-        ("one GPU of 32 fails, global_batch_size=124", "31xh100-sxm", 124),
+        ("one dead GPU of 32, global_batch_size=124", "31xh100-sxm", 124),
         ("3 servers instead of 4, global_batch_size=120", "24xh100-sxm", 120),
         ("5 servers instead of 4, global_batch_size=120", "40xh100-sxm", 120),
     ],
@@ -208,7 +208,7 @@ def test_a_dead_gpu_and_a_server_more_or_less_are_answered_as_the_changed_comman
 def test_a_dead_gpu_is_in_the_answer_with_the_batch_that_its_neighbours_can_share():
     """64 sequences are no multiple of anything that 31 ranks could do together."""
     found, _ = changed_answers("llama-3.1-8b", "32xh100-sxm", seq_len=8192, global_batch_size=64)
-    dead = found["one GPU of 32 fails, global_batch_size=62"]
+    dead = found["one dead GPU of 32, global_batch_size=62"]
     assert (dead.plan.cluster.num_gpus, dead.plan.layout.dp_replicate * dead.plan.layout.dp_shard) == (31, 31)
     assert 0.9 < dead.rate_ratio < 1.05
 
@@ -217,7 +217,7 @@ def test_a_batch_that_nobody_gave_is_assumed_again_for_another_cluster():
     now = ask("llama-3.1-8b", "32xh100-sxm", seq_len=8192)
     offers = list(size_offers(now.question, now.plans[0], limits=now.bounds))
     assert [(offer.change, offer.question.global_batch_size) for offer in offers] == [
-        ("one GPU of 32 fails", 124),
+        ("one dead GPU of 32", 124),
         ("3 servers instead of 4", 96),
         ("5 servers instead of 4", 160),
     ]
@@ -251,7 +251,7 @@ def test_a_batch_that_the_gpus_share_is_the_first_thing_to_say():
     assert changes[0].change == "global_batch_size=128"
     assert changes[0].rate_ratio > 1.1
     fewer = [change.change for change in changes if change.has_fewer_gpus]
-    assert all(change.startswith("one GPU of 16 fails") for change in fewer)
+    assert all(change.startswith("one dead GPU of 16") for change in fewer)
 
 
 @pytest.mark.parametrize(("model", "cluster"), [("llama-3.2-3b", "1xrtx-4090"), ("mixtral-8x7b", "8xh100-sxm")])

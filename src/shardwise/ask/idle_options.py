@@ -142,6 +142,12 @@ ANSWER_ROWS = (
         missing="--json",
     ),
     IdleOption(
+        option="--pick",
+        is_idle=lambda arguments, _plan: arguments.out is None or arguments.gpus is not None,
+        beside="without --out on one cluster",
+        missing="--out plan.json",
+    ),
+    IdleOption(
         option="--recompute-modules",
         is_idle=_names_no_modules,
         beside="on an engine that recomputes no modules by name",

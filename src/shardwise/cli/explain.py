@@ -11,6 +11,7 @@ snapshot, whose refused requests are explained; beside a plan, what was not pred
 """
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,5 +149,6 @@ def _print_explanation(plan: "Plan", arguments: argparse.Namespace) -> int:
     else:
         from shardwise.render.text_explanation import explanation_text
 
-        write_line(explanation_text(explanation, style=stdout_style()))
+        command = shlex.join(("shardwise", *arguments.typed_words))
+        write_line(explanation_text(explanation, command=command, style=stdout_style()))
     return EXIT_OK if explanation.prediction.fits else EXIT_DOES_NOT_FIT

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from shardwise.plan import Plan
     from shardwise.search import SearchBounds
 
+NAMES = ("fastest", "1", "2", "3")
+"""Plans of the first screen beside the recommended one."""
 OBJECTIVES = ("step_time", "cost", "cost_and_time", "memory", "fewest_gpus")
 OTHER_FORMATS = frozenset((".toml", ".html", ".htm", ".xml", ".csv", ".ini"))
 """Endings that promise what a plan file is not."""
@@ -55,10 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="to make small (default: step_time; with --gpus cost_and_time, cost by a deadline, step_time in a budget)",
     )
     parser.add_argument("--top", type=positive_number, default=10, metavar="N", help="plans to show (default: 10)")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the recommended plan as a plan file, YAML when it ends in .yaml"
-    )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the front as a picture")
+    _add_files(parser)
     parser.add_argument(
         "--details",
         action="store_true",
@@ -92,7 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--price", type=finite_number, metavar="USD", help="dollars per GPU and hour (default: the catalogue's)"
     )
-    parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
     add_recipe_options(parser, has_many_precisions=True)
     parser.add_argument(
         "--global-batch-tokens",
@@ -102,6 +100,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_sweep_options(parser)
     _add_bounds(parser)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    """What is written, and where."""
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the recommended plan as a plan file, YAML when it ends in .yaml"
+    )
+    parser.add_argument(
+        "--pick",
+        choices=NAMES,
+        help="with --out: write the fastest plan, or the alternative with this number, instead of the recommended one",
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the front as a picture")
+    parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
 
 
 def _add_bounds(parser: argparse.ArgumentParser) -> None:
@@ -153,14 +165,15 @@ def _run_search(arguments: argparse.Namespace) -> int:
     from shardwise.ask.found import what_is_missing
     from shardwise.ask.plans import plan_text
     from shardwise.ask.searching import search_plan
-    from shardwise.cli.plan_answer import say_nothing_is_written, write_search
+    from shardwise.cli.plan_answer import picked_plan, say_nothing_is_written, write_search
 
     question, bounds = _question(arguments), bounds_from(arguments)
     with waiting("searching layouts"):
         result = search_plan(question, bounds, arguments.objective or "step_time")
     if arguments.out is not None:
         if result.plans:
-            write_file(arguments.out, plan_text(result.plans[0].plan, arguments.out), is_forced=arguments.is_forced)
+            plan = picked_plan(result, arguments.pick)
+            write_file(arguments.out, plan_text(plan, arguments.out), is_forced=arguments.is_forced)
         else:
             say_nothing_is_written(arguments.out, *what_is_missing(result))
     sensitivity = write_search(result, question, bounds, arguments)

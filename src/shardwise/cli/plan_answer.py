@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shardwise.cli.options import given_recipe
 from shardwise.cli.output import stdout_style, write_line, write_note
 from shardwise.cli.progress import waiting
+from shardwise.errors import UsageError
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
@@ -53,6 +54,23 @@ def write_search(
 
         write_line(page_text([space_text(result.space, has_clock=True)], style=style))
     return sensitivity
+
+
+def picked_plan(result: "SearchResult", name: str | None) -> "Plan":
+    """The recommended plan, or the one that ``--pick`` names.
+
+    Raises:
+        UsageError: the screen has fewer alternatives.
+    """
+    from shardwise.search.shortlist import shortlist
+
+    chosen = None if name is None else shortlist(result)
+    if chosen is None or name is None:
+        return result.plans[0].plan
+    if name not in chosen.named:
+        has = ", ".join(chosen.named)
+        raise UsageError(f"the screen has no alternative {name}", code="cli-usage", fix=f"pick one of {has}")
+    return chosen.named[name]
 
 
 def _write_screen(result: "SearchResult", context: "ScreenContext") -> None:

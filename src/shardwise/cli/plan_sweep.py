@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.ask.idle_options import ANSWER_ROWS, require_read
@@ -114,6 +115,8 @@ def _questions(arguments: argparse.Namespace) -> tuple[list["Plan"], list[str]]:
 
     if arguments.gpus is None:
         raise UsageError("--gpu-types needs --gpus", code="cli-usage", fix="add --gpus 8..512")
+    if arguments.gpu_types is None and arguments.cluster is None and not Path(arguments.source).exists():
+        raise UsageError("--gpus counts GPUs of no type", code="cli-usage", fix="add --gpu-types h100-sxm,h200-sxm")
     if arguments.gpu_types is not None and arguments.cluster is not None:
         raise UsageError(
             "CLUSTER and --gpu-types exclude each other", code="cli-usage", fix=f"leave out {arguments.cluster}"

@@ -18,7 +18,7 @@ from shardwise.cli.options import (
     add_plan_source,
     add_recipe_options,
 )
-from shardwise.cli.output import require_apart, require_free, write_file, write_line
+from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
 from shardwise.cli.plan_source import calibrated_plan_from, plan_words
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         from shardwise.predict import exposed_communication
         from shardwise.render.text_timeline import timeline_text
 
-        write_line(timeline_text(plan=plan, timeline=timeline, exposed=exposed_communication(plan)))
+        exposed = exposed_communication(plan)
+        write_line(timeline_text(plan=plan, timeline=timeline, exposed=exposed, style=stdout_style()))
     return EXIT_OK
 
 

@@ -170,7 +170,8 @@ def _sharding_edits(plan: Plan) -> Iterator[Edit]:
             continue
         cost = {1: "almost none", 2: "almost none", 3: "weights are gathered for every forward and backward"}[stage]
         shard = f" dp_shard={divided.dp_shard}" if divided.dp_shard != layout.dp_shard else ""
-        text = f"zero_stage={stage}{shard}"
+        copies = f" dp_replicate={divided.dp_replicate}" if divided.dp_replicate != layout.dp_replicate else ""
+        text = f"zero_stage={stage}{copies}{shard}"
         yield Edit(text=text, cost=cost, effort=LAYOUT, plan=replace(plan, layout=divided))
     if layout.dp_replicate > 1 and layout.zero_stage > 0:
         size = layout.data_parallel_size

@@ -8,6 +8,7 @@ from shardwise.explain.state_counts import state_bytes_of
 from shardwise.explain.told import told
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
+from shardwise.predict.memory import most_bytes
 from shardwise.prediction import MemoryPrediction
 from shardwise.units import format_gib, format_percent
 
@@ -15,6 +16,8 @@ __all__ = ["COMPONENT_MEANINGS", "memory_findings"]
 
 LARGEST_TENSORS = 5
 UNEVEN_STAGES_FRACTION = 0.10
+PARTIAL_FRACTION = 0.5
+"""Gradients at the peak over the most there are, below which somebody who adds up states misses them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +56,8 @@ COMPONENT_MEANINGS: dict[MemoryComponent, ComponentMeaning] = {
         shrink="compute the loss in chunks (loss_chunks), fuse it, or divide the vocabulary over tp",
     ),
     "gathered_parameters": ComponentMeaning(
-        words="weights gathered from other ranks while they are used",
-        grows_with="the largest unit that is gathered at once, often embedding and head",
+        words="16-bit copies of weights, and weights gathered from other ranks while they are used",
+        grows_with="the weights of which a copy is kept, or the largest unit that is gathered at once",
         shrink="smaller units, tp, or reshard_after_forward",
     ),
     "communication_buffers": ComponentMeaning(
@@ -152,9 +155,8 @@ def _dominant(plan: Plan, memory: MemoryPrediction) -> Finding:
     used = max(1, worst.device_used_bytes)
     claim = (
         f"Largest component: {top.component} ({meaning.words}), {format_gib(top.num_bytes)} or "
-        f"{format_percent(top.num_bytes / used)} of what the fullest GPU holds; model states together are "
-        f"{format_gib(states)} "
-        f"({format_percent(states / used)})."
+        f"{format_percent(top.num_bytes / used)} of what the fullest GPU holds; the model states held then are "
+        f"{format_gib(states)} ({format_percent(states / used)}){_partial_gradients(plan, memory)}."
     )
     layout = plan.layout
     divided = f"dp_shard x cp = {layout.state_shard_size}, tp = {layout.tp}, pp = {layout.pp}"
@@ -170,6 +172,15 @@ def _dominant(plan: Plan, memory: MemoryPrediction) -> Finding:
         f"zero_stage={layout.zero_stage} says",
         suggestion=meaning.shrink,
     )
+
+
+def _partial_gradients(plan: Plan, memory: MemoryPrediction) -> str:
+    """That most gradients exist at another moment than the peak, where it is so: fewer states are then counted."""
+    worst = memory.worst
+    held = worst.component_bytes("gradients")
+    if plan.recipe.convention == "seed" or held > PARTIAL_FRACTION * most_bytes(plan, "gradients"):
+        return ""
+    return f"; most gradients exist at another moment than the peak, {worst.peak_moment}"
 
 
 def _largest_tensors(memory: MemoryPrediction) -> Finding | None:

@@ -99,7 +99,8 @@ def states_sentence(plan: Plan) -> str:
     if plan.recipe.adapter == "none" or plan.recipe.convention == "seed":
         return (
             f"{states.bytes_per_param:g} bytes x {states.num_params:,.0f} parameters are "
-            f"{format_gib(states.total_bytes)}"
+            f"{format_gib(states.total_bytes)}: {states.weight_bytes:.3g} of weights, {states.gradient_bytes:.3g} of "
+            f"gradients, {states.optimizer_bytes:.3g} of optimizer states"
         )
     trained = (states.gradient_bytes + states.optimizer_bytes) * states.num_params
     return (

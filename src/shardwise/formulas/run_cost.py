@@ -19,6 +19,18 @@ def gpu_hours(
     return total_flop / (mfu_fraction * peak_flop_per_s * SECONDS_PER_HOUR * goodput_fraction)
 
 
+def token_gpu_hours(*, tokens: float, tokens_per_s_per_gpu: float) -> float:
+    """GPU-hours of a number of tokens at a rate.
+
+    Source: DeepSeek-AI 2024 (DeepSeek-V3), arXiv:2412.19437, section 1 (180K H800 hours for each trillion tokens).
+    Assumes: the rate holds, and nothing fails.
+
+    >>> round(token_gpu_hours(tokens=1e12, tokens_per_s_per_gpu=1543) / 1e3)
+    180
+    """
+    return tokens / tokens_per_s_per_gpu / SECONDS_PER_HOUR
+
+
 def run_usd(*, gpu_hours: float, usd_per_gpu_hour: Dollars) -> Dollars:
     """Price of a run.
 

@@ -2,7 +2,7 @@
 
 from shardwise.plan import Plan
 from shardwise.predict.assumptions import plan_assumptions
-from shardwise.predict.cost import predict_cost
+from shardwise.predict.cost import predict_cost, running_cost
 from shardwise.predict.exposed import exposed_communication
 from shardwise.predict.memory import predict_memory
 from shardwise.predict.time import predict_time
@@ -32,5 +32,6 @@ def predict(
         time=step,
         throughput=throughput,
         cost=predict_cost(plan=plan, time=step, throughput=throughput),
+        running_cost=running_cost(plan, throughput),
         assumptions=plan_assumptions(plan),
     )

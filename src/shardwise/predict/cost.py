@@ -28,9 +28,9 @@ from shardwise.predict.goodput import (
     predict_goodput,
 )
 from shardwise.predict.model_flop import mfu_convention, model_flop_per_token
-from shardwise.prediction import CostPrediction, Throughput, TimePrediction
+from shardwise.prediction import CostPrediction, RunningCost, Throughput, TimePrediction
 from shardwise.recipe import MAX_SEQ_LEN
-from shardwise.units import SECONDS_PER_HOUR, Dollars, FlopPerSecond
+from shardwise.units import Dollars, FlopPerSecond
 
 LOWEST_SHARE = 0.001
 """Smallest MFU and goodput accepted: no run is slower, and smaller shares make years that no number holds."""
@@ -110,12 +110,26 @@ def predict_cost(
         goodput_fraction=goodput_fraction,
     )
     _check(request)
-    ideal_hours = tokens / throughput.tokens_per_s_per_gpu / SECONDS_PER_HOUR
+    ideal_hours = run_cost.token_gpu_hours(tokens=tokens, tokens_per_s_per_gpu=throughput.tokens_per_s_per_gpu)
     return _priced(
         request,
         ideal_hours,
         rate_spread=step_time_spread(time),
         assumptions=(*((origin,) if origin else ()), "the predicted step time holds for the whole run"),
+    )
+
+
+def running_cost(plan: Plan, throughput: Throughput) -> RunningCost | None:
+    """What the GPUs of a plan cost an hour and a million tokens; ``None`` where no price of them is known."""
+    price, num_gpus = plan.cluster.price, plan.layout.world_size
+    rate = throughput.tokens_per_s_per_gpu
+    if price is None or not rate:  # a plan that no rule has checked may train nothing
+        return None
+    hours = run_cost.token_gpu_hours(tokens=1e6, tokens_per_s_per_gpu=rate)
+    return RunningCost(
+        usd_per_gpu_hour=price.usd_per_gpu_hour,
+        usd_per_hour=run_cost.run_usd(gpu_hours=num_gpus, usd_per_gpu_hour=price.usd_per_gpu_hour),
+        usd_per_million_tokens=run_cost.run_usd(gpu_hours=hours, usd_per_gpu_hour=price.usd_per_gpu_hour),
     )
 
 

@@ -112,8 +112,8 @@ ATTENTION_RATES = (
     _rate("fa3", 256, (0.683, 614), (0.594, 1150)),
     # B200, causal, 4,096 to 131,072 tokens, 32 heads or more (SimuMax b200_bf16_ceperm.json; its FLOP count both
     # halves): within 12 %, power settling at the longest. The second has value heads of 128.
-    _rate("cudnn", 128, (0.545, 1100), (0.44, 500), "Blackwell"),
-    _rate("cudnn", 192, (0.41, 100), (0.32, 50), "Blackwell"),
+    _rate("cudnn", 128, (0.545, 1100), (0.44, 500), *DATACENTER_BLACKWELL),
+    _rate("cudnn", 192, (0.41, 100), (0.32, 50), *DATACENTER_BLACKWELL),
     # B200: 1,418 TFLOP/s forward and 1,209 backward with 8,192 tokens and a causal mask (2026-02,
     # Dao-AILab/flash-attention#2280), half-way lengths as cuDNN's, which makes the paper's 1,613 forward
     # (arXiv:2603.05451). Forward with heads of 64 is a fit of five lengths, within 2 % (of 2,500 TFLOP/s,
@@ -127,10 +127,12 @@ ATTENTION_RATES = (
 )
 
 
-WARP_WIDE_PRODUCTS = ("Volta", "Turing")
+WARP_WIDE_PRODUCTS = ("Volta", "Turing", "Ada", "Blackwell GB202")
 """Architectures without figures whose matrix units one warp keeps busy, as on A100. On Hopper they want four warps,
 which neither FlashAttention-2 nor the memory-efficient kernel gives them: it reaches 35 % of the peak there, 69 % on
-A100."""
+A100. GeForce parts, whose peak is halved, reach more: 92 % forward and 60 % backward on RTX 4090 with 2,048 tokens
+(apache/tvm ``tl_doc/flash_perf.md``, CUDA 12.2), 89 % forward without a mask on RTX 5090 at 400 W
+(gau-nernst/learn-cuda@e83c256 ``07_attention``, 2025)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +176,10 @@ SCALED_ATTENTION = (
         source="pytorch/pytorch#192799, 2026-08",
     ),
     ScaledAttention(
-        kernel="cudnn", archs=("Ampere", "Ada"), of="fa2", source="huggingface/transformers#48163, 2026-08"
+        kernel="cudnn",
+        archs=("Ampere", "Ada", "Blackwell GB202"),
+        of="fa2",
+        source="huggingface/transformers#48163, 2026-08; 1.09 times forward on RTX 5090, gau-nernst/learn-cuda@e83c256",
     ),
     ScaledAttention(kernel="fa4", archs=("Hopper",), of="fa3", source="no figures"),
     ScaledAttention(

@@ -4,7 +4,15 @@ from typing import TYPE_CHECKING
 
 from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, Throughput, TimePrediction
 from shardwise.render.names import gib_number
-from shardwise.units import format_count, format_gib, format_percent, format_seconds, format_usd, format_utilisation
+from shardwise.units import (
+    Dollars,
+    format_count,
+    format_gib,
+    format_percent,
+    format_seconds,
+    format_usd,
+    format_utilisation,
+)
 
 if TYPE_CHECKING:  # a prediction is answered without the search
     from shardwise.search.what_if import WhatIf
@@ -12,6 +20,7 @@ if TYPE_CHECKING:  # a prediction is answered without the search
 AS_NOW = "as now"
 SHORT_RATE = 10_000
 """Tokens per second below which every one is printed."""
+MILLION_USD = 1e6
 NOTABLE_ATTENTION_FRACTION = 0.5
 """From this share of the FLOP on, a sequence a tenth longer costs over 5 % of the tokens per second."""
 
@@ -38,21 +47,19 @@ def shown_words(prediction: Prediction) -> str:
     if not (prediction.fits and memory.shows_cached_blocks):
         return ""
     shown = format_gib(memory.worst.device_used_bytes)
-    return (
-        f"nvidia-smi would show {shown}: the allocator also keeps freed blocks, and gives them back before an "
-        "allocation fails"
-    )
+    return f"nvidia-smi would show {shown}: it counts freed blocks as well"
 
 
 def speed_words(prediction: Prediction) -> str:
-    """Step with its band, tokens per second of all GPUs and of one, and MFU."""
+    """Step with its band, tokens per second of all GPUs and of one, MFU, and what the hardware costs."""
     throughput, time = prediction.throughput, prediction.time
     step, rate = format_seconds(time.step_s), throughput.tokens_per_s
     is_one = rate == throughput.tokens_per_s_per_gpu
     per_gpu = "" if is_one else f", {throughput.tokens_per_s_per_gpu:,.0f} per GPU"
     words = f"{rate:,.0f}" if is_one or rate < SHORT_RATE else format_count(rate)
     mfu = format_utilisation(throughput.mfu_fraction)
-    return f"{step} a step ({_band_words(time)}), {words} tokens/s{per_gpu}, MFU {mfu}{_attention_words(throughput)}"
+    more = f"{_attention_words(throughput)}{_running_words(prediction)}"
+    return f"{step} a step ({_band_words(time)}), {words} tokens/s{per_gpu}, MFU {mfu}{more}"
 
 
 def _attention_words(throughput: Throughput) -> str:
@@ -60,6 +67,16 @@ def _attention_words(throughput: Throughput) -> str:
     grows, and the rate falls though nothing else gets worse."""
     share = throughput.attention_fraction
     return f"; attention is {format_percent(share)} of the FLOP" if share >= NOTABLE_ATTENTION_FRACTION else ""
+
+
+def _running_words(prediction: Prediction) -> str:
+    """Dollars of an hour and of 1B tokens; nothing where the cost of a whole run says the price."""
+    running = prediction.running_cost
+    if running is None or prediction.cost is not None:
+        return ""
+    each, all_gpus = format_usd(running.usd_per_gpu_hour), format_usd(running.usd_per_hour)
+    hour = f"{each} an hour" if each == all_gpus else f"{all_gpus} an hour at {each} a GPU"
+    return f"; {hour}, {format_usd(running.usd_per_billion_tokens)} per 1B tokens"
 
 
 def _band_words(time: TimePrediction) -> str:
@@ -70,10 +87,21 @@ def _band_words(time: TimePrediction) -> str:
 
 
 def run_words(cost: CostPrediction) -> str:
-    """Days and dollars of the whole run, failures and restarts included."""
-    money = "no price known" if cost.usd is None else f"{format_usd(cost.usd)} billed"
-    goodput = format_percent(cost.goodput_fraction)
-    return f"{format_count(cost.tokens)} tokens: {cost.days:,.1f} days, {money} (goodput {goodput})"
+    """Days and dollars of the whole run, failures and restarts included, with the price and what the speed moves."""
+    start = f"{format_count(cost.tokens)} tokens: {cost.days:,.1f} days"
+    goodput, speed = f"goodput {format_percent(cost.goodput_fraction)}", cost.rate_sensitivity
+    if cost.usd is None or cost.usd_per_gpu_hour is None:
+        return f"{start}, no price known ({goodput})"
+    band = ""
+    if speed is not None and speed.low_usd is not None and speed.high_usd is not None:
+        band = f"{_usd_words(speed.low_usd)} to {_usd_words(speed.high_usd)} over the band of {speed.assumption}; "
+    rate = format_usd(cost.usd_per_gpu_hour)
+    return f"{start}, {_usd_words(cost.usd)} billed at {rate} per GPU and hour ({band}{goodput})"
+
+
+def _usd_words(amount_usd: Dollars) -> str:
+    """Dollars, millions as ``$66.09M``: no prediction knows them to the dollar."""
+    return f"${format_count(amount_usd)}" if amount_usd >= MILLION_USD else format_usd(amount_usd)
 
 
 def change_words(change: "WhatIf") -> str:

@@ -20,21 +20,33 @@ from shardwise.render.names import (
     short_model_text,
     value_text,
 )
-from shardwise.render.screen_lines import INDENT, MAX_LINES, UNBROKEN, Section, lines_of, screen_text, screen_width
+from shardwise.render.screen_lines import (
+    INDENT,
+    MAX_LINES,
+    UNBROKEN,
+    Section,
+    fitting_lines,
+    lines_of,
+    screen_text,
+    screen_width,
+    whole_parts,
+)
 from shardwise.render.terminal import PLAIN, TextStyle
 from shardwise.rules import find_refusals
 from shardwise.search.offers import better_shared_batch
 from shardwise.search.shortlist import Beside, Shortlist
 from shardwise.search.what_if import Sensitivity, WhatIf
+from shardwise.step.native_engine import is_native_engine
 from shardwise.units import format_count, format_gib, format_percent, format_seconds
 
 MAX_CHANGES = 2
-IF = "If "
+WITH = "With "
 CHANGE_LINES = MAX_CHANGES
 """The what-ifs are printed after the rest, a line each."""
 FASTER_RATIO, SLOWER_RATIO = 1.01, 0.97
 """Changes between these ratios of tokens per second and GPU hardly change the answer."""
 MAX_LAYOUT_LINES = 3
+MAX_FIGURE_LINES, MIN_REASON_LINES = 3, 2
 MAX_REASON_LINES = 4
 MAX_COMMAND_LINES = 2
 CONTINUED = " \\"
@@ -44,14 +56,12 @@ LABEL_WIDTH = 9
 FIGURES_WIDTH = 36
 """Columns of an alternative's figures; its name has the others."""
 HINT = "(--details: the ranking, why the others lost, the front, the rules, all assumed)"
-RUNNERS = {
-    "native": "shardwise train {file}",
-    "torchtitan": "shardwise export {file} --to torchtitan --out run",
-    "megatron": "shardwise export {file} --to megatron --out run",
-    "deepspeed": "shardwise export {file} --to deepspeed --out run",
-    "accelerate": "shardwise export {file} --to accelerate --out run",
-}
-"""The command that trains a plan with each engine, or writes the files for it."""
+EXPORTED = ("torchtitan", "megatron", "deepspeed", "accelerate")
+"""Engines that run the files that a plan is exported as."""
+FEW_STEPS = "--steps 10"
+"""A first run measures the step; a whole one needs data."""
+SCHEDULED = " --launcher slurm"
+"""Nobody starts ranks of several servers by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +98,7 @@ def what_if_screen(sensitivity: Sensitivity, *, style: TextStyle = PLAIN) -> str
     lines = [
         line
         for change in largest
-        for line in lines_of(_change_text(change, width - len(IF)), width=width, most=1, label=IF)
+        for line in fitting_lines(whole_parts(_change_text(change, width - len(WITH))), width=width, most=1, label=WITH)
     ]
     return screen_text([lines], style=style)
 
@@ -108,22 +118,26 @@ def _plan_sections(chosen: Shortlist, context: ScreenContext, width: int) -> lis
     beside = _alternative_lines(chosen.alternatives, width)
     following = [*next_lines(best.plan, context, width), hint_line(width)]
     left = MAX_LINES - context.num_kept_lines - sum(map(len, (question, answer, beside, following)))
-    while left < 1:  # long commands and options: the hint goes first, then the last alternative
+    while left < MIN_REASON_LINES:  # long commands and options: the hint goes first, then the last alternative
         (following if following[-1].plain == HINT[:width] else beside).pop()
         left += 1
-    label, text = _reason(chosen)
-    reason = lines_of(text, width=width, most=min(left, MAX_REASON_LINES), label=label)
+        if len(beside) == 1 and chosen.alternatives:  # a heading of nothing
+            left += len(beside)
+            beside = []
+    reason = _reason_lines(chosen, width, most=min(left, MAX_REASON_LINES))
     return [question, answer, beside, reason, following]
 
 
-def _reason(chosen: Shortlist) -> tuple[str, str]:
-    """Why the plan is recommended; where others are faster, what their speed does not pay for."""
+def _reason_lines(chosen: Shortlist, width: int, *, most: int) -> list[Text]:
+    """Why the plan is recommended, or what the speed of faster ones does not pay for: as much as the lines hold."""
     fastest = chosen.fastest
     if fastest is None or not fastest.why:
-        return "Why: ", chosen.recommended.why
-    faster = (one for one in chosen.alternatives if one.why and one.step_ratio < 1)
-    others = [f"{short_words(one.plan)} is {one.why}" for one in faster]
-    return "Why not the fastest: ", " ".join((f"it is {fastest.why}", *others[:1]))
+        label, reason, both = "Why: ", chosen.recommended.why, []
+    else:
+        faster = (one for one in chosen.alternatives if one.why and one.step_ratio < 1)
+        label, reason = "Why not the fastest: ", f"it is {fastest.why}"
+        both = [f"{reason} {short_words(one.plan)} is {one.why}" for one in faster][:1]
+    return fitting_lines((*both, *whole_parts(reason, end=".")), width=width, most=most, label=label)
 
 
 def question_lines(plan: Plan, context: ScreenContext, width: int, *, place: str) -> list[Text]:
@@ -147,11 +161,12 @@ def question_lines(plan: Plan, context: ScreenContext, width: int, *, place: str
         marked("compile", f"compile {value_text(recipe.compile)}"),
         *([attention_text(plan) + kernel_star] if plan.model.attention else []),
     ]
-    star = " (* assumed)" if context.assumed else ""
-    where = marked("cluster", place)
+    legend = f" (*{UNBROKEN}assumed)" if context.assumed else ""
+    title, asked = f"{short_model_text(plan.model)} on {marked('cluster', place)}", ", ".join(parts)
+    title, asked = (f"{title}{legend}", asked) if len(title + legend) <= width else (title, f"{asked}{legend}")
     return [
-        *lines_of(f"{short_model_text(plan.model)} on {where}", width=width, most=2),
-        *lines_of(", ".join(parts) + star, width=width, most=3, indent=""),
+        *lines_of(title, width=width, most=2),
+        *lines_of(asked, width=width, most=3, indent=""),
         *lines_of(_unshared_words(plan), width=width, most=2, look="bold"),
         *lines_of(_warning_words(plan), width=width, most=2, look="bold"),
         *lines_of("; ".join(calibration_lines(plan.cluster)), width=width, most=2),
@@ -197,7 +212,7 @@ def recommendation_lines(
 
 def _figure_lines(label: str, text: str, width: int) -> list[Text]:
     start = f"{INDENT}{label:<{LABEL_WIDTH}}"
-    return lines_of(text, width=width, most=2, label=start, indent=" " * len(start))
+    return lines_of(text, width=width, most=MAX_FIGURE_LINES, label=start, indent=" " * len(start))
 
 
 def _fastest_lines(fastest: Beside | None, width: int) -> list[Text]:
@@ -236,14 +251,14 @@ def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]
     if not alternatives:
         return [Text("Alternatives: no plan of another kind was found to fit."[:width])]
     name_width = width - FIGURES_WIDTH
-    title = "Alternatives (mb: micro-batch size)"
+    title = "Alternatives (--pick N; mb: micro-batch)"
     heading = f"{title[:name_width]:<{name_width}}{'GiB':>7}{'step':>11}{'differs':>8}"
     lines, seen = [Text(heading[:width], style="bold")], set[str]()
-    for one in alternatives:
+    for number, one in enumerate(alternatives, start=1):
         names = _names(one.plan, name_width - len(INDENT))
         name = next((name for name in names if name not in seen), names[0])
         seen.add(name)
-        (line,) = lines_of(name, width=name_width, most=1, label=INDENT)
+        (line,) = lines_of(name, width=name_width, most=1, label=f"{number} ")
         gib, step = gib_number(one.prediction.memory.needed_bytes), format_seconds(one.prediction.time.step_s)
         edge = "" if one.prediction.fit == "fits" else " at edge"
         row = f"{line.plain:<{name_width}}{gib:>7}{step:>11}{round(one.step_ratio - 1, 3) + 0.0:>+8.1%}{edge}"
@@ -254,19 +269,28 @@ def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]
 def next_lines(plan: Plan, context: ScreenContext, width: int) -> list[Text]:
     """Two commands: writing the plan, or explaining it where it was written; then running it."""
     file = context.plan_file or "plan.json"
-    explain = f"shardwise explain {file}"
-    first = explain if context.plan_file else f"{context.command} --out {file}"
-    runner = RUNNERS.get(plan.engine, explain).format(file=file)
-    second = f"shardwise timeline {file} --html step.html" if runner == first else runner
-    return [*command_lines(first, "Next: ", width), *command_lines(second, "then: ", width)]
+    first = f"shardwise explain {file}" if context.plan_file else f"{context.command} --out {file}"
+    return [*command_lines(first, "Next: ", width), *command_lines(_runner(plan, file), "then: ", width)]
 
 
-def command_lines(command: str, label: str, width: int) -> list[Text]:
-    """A command on at most two lines, the first of them continued by a backslash."""
+def _runner(plan: Plan, file: str) -> str:
+    """What somebody types to run a plan for the first time: a few steps, by the scheduler where there are servers."""
+    launcher = SCHEDULED if plan.cluster.num_nodes > 1 else ""
+    if is_native_engine(plan):
+        weights = "" if plan.recipe.adapter == "none" else " --random-weights"
+        return f"shardwise train {file} {FEW_STEPS}{weights}{launcher}{' --out run' if launcher else ''}"
+    if plan.engine in EXPORTED:
+        return f"shardwise export {file} --to {plan.engine}{launcher} --out run"
+    return f"shardwise timeline {file} --html step.html"
+
+
+def command_lines(command: str, label: str, width: int, *, short: str = "") -> list[Text]:
+    """A command on at most two lines, the first of them continued by a backslash; ``short`` says a longer one."""
     unbroken = OPTION.sub(rf"\1{UNBROKEN}", command)
     lines = lines_of(unbroken, width=width - len(CONTINUED), most=MAX_COMMAND_LINES + 1, label=label)
     if len(lines) > MAX_COMMAND_LINES:
-        return lines_of(f"the same command with{command[command.rindex(' --') :]}", width=width, most=1, label=label)
+        said = short or f"the same command with{command[command.rindex(' --') :]}"
+        return lines_of(said, width=width, most=1, label=label)
     for line in lines[:-1]:
         line.append(CONTINUED)
     return lines

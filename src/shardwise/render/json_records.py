@@ -31,6 +31,7 @@ KEYS: Mapping[str, str] = {
     "PhaseMemory": "*",
     "StageMemory": "stage layers in_flight_micro_batches peak_allocated_bytes peak_reserved_bytes device_used_bytes"
     " needed_bytes peak_phase peak_moment components_bytes={components} phases largest_tensors host_bytes nvme_bytes",
+    "RunningCost": "*",
     "Throughput": "*",
     "TimePrediction": "step_s step_low_s step_high_s components_s={components} communication attention_kernel",
     # what a search and an explanation found
@@ -162,7 +163,8 @@ def json_value(value: object) -> object:
 def prediction_object(
     *, plan: Plan, prediction: Prediction, exposed: ExposedCommunication | None = None
 ) -> dict[str, object]:
-    """``shardwise.prediction/1``; ``cost`` is there only when the recipe names its tokens, ``exposed`` when asked."""
+    """``shardwise.prediction/1``; ``running_cost`` is there where a price is known, ``cost`` when the
+    recipe names its tokens, ``exposed`` when asked."""
     model, calibration = plan.model, plan.cluster.calibration
     written: dict[str, object] = {
         "schema": PREDICTION_SCHEMA,
@@ -176,6 +178,8 @@ def prediction_object(
     }
     if exposed is not None:
         written["exposed"] = json_object(exposed)
+    if prediction.running_cost is not None:
+        written["running_cost"] = json_object(prediction.running_cost)
     if prediction.cost is not None:
         written["cost"] = json_object(prediction.cost)
     if calibration is not None:

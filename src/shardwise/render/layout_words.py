@@ -77,12 +77,12 @@ def _layers_text(count: int) -> str:
 
 
 def kept_words(recipe: Recipe) -> tuple[str, str]:
-    """What is recomputed, and what lives on the host, in the words that a row has room for; empty for nothing."""
-    layers = _layers_text(recipe.recompute_layers) if recipe.recompute_layers else "all"
-    modes = {"none": "", "selective": f"{layers} partly recomputed", "full": f"{layers} recomputed"}
+    """What is recomputed, of how many layers, and what lives on the host, as a row has room for; empty for nothing."""
+    layers = f" of {recipe.recompute_layers}" if recipe.recompute_layers else ""
+    recomputed = "" if recipe.recompute == "none" else f"{recipe.recompute} recompute{layers}"
     states = {"none": "", "optimizer": "optimizer", "parameters": "weights", "nvme": "weights (drives)"}
     moved = "+".join(filter(None, (states[recipe.offload], "activations" if recipe.activation_offload else "")))
-    return modes[recipe.recompute], f"{moved} on host" if moved else ""
+    return recomputed, f"{moved} on host" if moved else ""
 
 
 def short_words(plan: Plan) -> str:
@@ -114,11 +114,12 @@ def options_text(plan: Plan) -> str:
                 continue
             if field.name == "schedule" and plan.layout.pp == 1:
                 continue
-            words.append(_option(field.option, value))
+            words.append(typed_option(field.option, value).replace(" ", UNBROKEN))
     return " ".join(words)
 
 
-def _option(option: str, value: object) -> str:
+def typed_option(option: str, value: object) -> str:
+    """An option with its value, as it is typed."""
     if isinstance(value, bool):
         return option if value else f"--no-{option.removeprefix('--')}"
-    return f"{option}{UNBROKEN}{value_text(value)}"
+    return f"{option} {value_text(value)}"

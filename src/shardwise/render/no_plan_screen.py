@@ -1,12 +1,9 @@
 """The first screen of a search that found no plan: what is missing, and the nearest questions that have one."""
 
-import re
 from collections.abc import Sequence
 
 from rich.text import Text
 
-from shardwise.fields import plan_fields
-from shardwise.recipe import Recipe
 from shardwise.render.first_screen import (
     ScreenContext,
     command_lines,
@@ -15,7 +12,18 @@ from shardwise.render.first_screen import (
     recommendation_lines,
 )
 from shardwise.render.names import cluster_text, gib_number
-from shardwise.render.screen_lines import DEEPER, INDENT, MAX_LINES, Section, lines_of, screen_text, screen_width
+from shardwise.render.retyped import change_options, retyped
+from shardwise.render.screen_lines import (
+    DEEPER,
+    INDENT,
+    MAX_LINES,
+    Section,
+    fitting_lines,
+    lines_of,
+    screen_text,
+    screen_width,
+    whole_parts,
+)
 from shardwise.render.terminal import PLAIN, TextStyle
 from shardwise.search.one_pass import TOO_BIG
 from shardwise.search.records import ClosestPlan, MissedTargets, Relief, SearchResult, TargetChange
@@ -25,8 +33,6 @@ MAX_ROWS = 5
 MAX_LONG_ROWS = 3
 """So few have room for two lines each."""
 LABELS = ("Next: ", "or: ")
-TYPED = frozenset({"deadline_days", "budget_usd", *(field.name for field in plan_fields(Recipe))})
-"""Changes that an option makes; a cluster is another word, and a bound is left out."""
 
 
 def no_plan_screen(result: SearchResult, context: ScreenContext, *, style: TextStyle = PLAIN) -> str:
@@ -47,28 +53,13 @@ def no_plan_screen(result: SearchResult, context: ScreenContext, *, style: TextS
 
 def _retry_lines(changes: Sequence[str], context: ScreenContext, width: int, room: int) -> list[Text]:
     """The first two changes that options make, as commands to type."""
-    typed = [options for options in map(_options, changes) if options]
+    typed = [options for options in map(change_options, changes) if options]
     lines: list[Text] = []
     for label, options in zip(LABELS, typed, strict=False):
-        command = context.command
-        for option, value in options:
-            others = re.sub(rf" --{option}[ =]\S+", "", command)
-            command = f"{others} --{option} {value}"
-        retry = command_lines(command, label, width)
+        retry = command_lines(retyped(context.command, options), label, width)
         if len(lines) + len(retry) <= room:
             lines += retry
     return lines
-
-
-def _options(change: str) -> list[tuple[str, str]]:
-    """The options of a change and their values; nothing where it is no matter of options alone.
-
-    >>> _options("optimizer=adamw-8bit precision=bf16"), _options("num_gpus=3"), _options("no bound on tp")
-    ([('optimizer', 'adamw-8bit'), ('precision', 'bf16')], [], [])
-    """
-    pairs = [one.partition("=") for one in change.split(" ")]
-    are_options = "," not in change and all(name in TYPED and value for name, _, value in pairs)
-    return [(name.replace("_", "-"), value) for name, _, value in pairs] if are_options else []
 
 
 def _missed_sections(missed: MissedTargets, context: ScreenContext, width: int) -> list[Section]:
@@ -136,5 +127,6 @@ def relief_lines(reliefs: Sequence[Relief], width: int, *, heading: str) -> list
         capacity, needed = format_gib(relief.plan.cluster.gpu.memory_bytes), gib_number(relief.needed_bytes)
         figures = f"{needed} of {capacity}, {format_seconds(relief.step_s)} a step"
         caution = f"; {relief.caution}" if relief.caution else ""
-        lines += lines_of(f"{relief.change}: {figures}{caution}", width=width, most=most, label=INDENT, indent=DEEPER)
+        texts = whole_parts(f"{relief.change}: {figures}{caution}")
+        lines += fitting_lines(texts, width=width, most=most, label=INDENT, indent=DEEPER)
     return lines

@@ -1,6 +1,7 @@
 """Lines of a screen: wrapped to its width, and sections that are set apart only where there is room."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
 from rich.text import Text
@@ -12,6 +13,9 @@ INDENT, DEEPER = "  ", "    "
 CUT = " ..."
 UNBROKEN = "\u00a0"
 """A blank at which no line ends."""
+
+PART_END = re.compile(r"[.;:,](?= )")
+"""The end of a part of a sentence, behind which what is less important may be left out."""
 
 Section = Sequence[Text]
 
@@ -39,6 +43,27 @@ def _spaced(sections: Sequence[Section], num_blank: int) -> Iterator[Text]:
 def screen_width(style: TextStyle) -> int:
     """Columns that a line of the screen has."""
     return min(style.width, PIPE_WIDTH)
+
+
+def whole_parts(text: str, *, end: str = "") -> Iterator[str]:
+    """A text, and what is left of it without its last part, its last two, and so on.
+
+    >>> list(whole_parts("8 GiB: at the edge, but faster"))
+    ['8 GiB: at the edge, but faster', '8 GiB: at the edge', '8 GiB']
+    """
+    yield text
+    for part in reversed([*PART_END.finditer(text)]):
+        yield text[: part.start()] + end
+
+
+def fitting_lines(texts: Iterable[str], *, width: int, most: int, label: str, indent: str = INDENT) -> list[Text]:
+    """The first of the texts that is shown whole; the last one cut where none is."""
+    lines: list[Text] = []
+    for text in texts:
+        lines = lines_of(text, width=width, most=most, label=label, indent=indent)
+        if not (lines and lines[-1].plain.endswith(CUT)):
+            break
+    return lines
 
 
 def lines_of(text: str, *, width: int, most: int, label: str = "", indent: str = INDENT, look: str = "") -> list[Text]:

@@ -6,13 +6,21 @@ from shardwise.render.first_screen import (
     ScreenContext,
     hint_line,
     next_lines,
+    plan_name,
     question_lines,
     recommendation_lines,
 )
-from shardwise.render.layout_words import short_words
-from shardwise.render.names import cluster_text, gib_number, recompute_text
+from shardwise.render.names import cluster_text, gib_number
 from shardwise.render.no_plan_screen import target_lines
-from shardwise.render.screen_lines import INDENT, Section, lines_of, screen_text, screen_width
+from shardwise.render.screen_lines import (
+    INDENT,
+    Section,
+    fitting_lines,
+    lines_of,
+    screen_text,
+    screen_width,
+    whole_parts,
+)
 from shardwise.render.terminal import PLAIN, TextStyle
 from shardwise.search import SweepResult, SweepRow
 from shardwise.units import format_seconds, format_usd
@@ -37,7 +45,7 @@ def sweep_screen(result: SweepResult, context: ScreenContext, *, style: TextStyl
             *recommendation_lines(best.plan, best.prediction, width, label=INDENT, look=""),
         ],
         _row_lines(result, width),
-        lines_of(result.why, width=width, most=3, label="Why: "),
+        fitting_lines(whole_parts(result.why, end="."), width=width, most=3, label="Why: "),
         [*next_lines(best.plan, context, width), hint_line(width)],
     ]
     return screen_text(sections, style=style)
@@ -62,8 +70,8 @@ def _row_lines(result: SweepResult, width: int) -> list[Text]:
     if not shown:
         return []
     has_run = any(row.best is not None and row.best.prediction.cost is not None for row in shown)
-    unit = ("days", "dollars") if has_run else ("", "$/Mtok")
-    title = "Other clusters"
+    unit = ("days", "dollars") if has_run else ("", "$/1B tok")
+    title = "Other clusters, $ per GPU and hour"
     heading = (
         f"{title[: width - FIGURES_WIDTH]:<{width - FIGURES_WIDTH}}{'GiB':>7}{'step':>10}{unit[0]:>9}{unit[1]:>11}"
     )
@@ -78,11 +86,13 @@ def _row_line(row: SweepRow, width: int) -> Text:
     if row.best is None:
         return Text()
     prediction, cluster = row.best.prediction, row.question.cluster
-    plan = f"{short_words(row.best.plan)}, {recompute_text(row.best.plan.recipe)}"
-    named = f"{cluster.num_gpus:,} x {cluster.gpu.id}: {plan}"
+    running = prediction.running_cost
+    rate = "" if running is None else f" at {format_usd(running.usd_per_gpu_hour)}"
+    where = f"{cluster.num_gpus}x{cluster.gpu.id}{rate}: "
+    named = where + plan_name(row.best.plan, width - FIGURES_WIDTH - len(INDENT) - len(where))
     (name,) = lines_of(named, width=width - FIGURES_WIDTH, most=1, label=INDENT)
     gib, step = gib_number(prediction.memory.needed_bytes), format_seconds(prediction.time.step_s)
-    days, usd = "", row.usd_per_million_tokens
+    days, usd = "", None if running is None else running.usd_per_billion_tokens
     if prediction.cost is not None:
         days, usd = f"{prediction.cost.days:,.1f}", prediction.cost.usd
     money = "?" if usd is None else format_usd(usd)

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from shardwise.explain.records import Explanation, Finding, VerifiedChange
 from shardwise.plan import Plan
-from shardwise.render.first_screen import ScreenContext, question_lines
+from shardwise.render.first_screen import ScreenContext, command_lines, question_lines
 from shardwise.render.names import cluster_text, gib_number
+from shardwise.render.retyped import differing_options, retyped
 from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import picture_legend, stage_picture
@@ -20,9 +21,20 @@ from shardwise.units import format_gib, format_seconds
 INDENT = 2
 
 
-def explanation_text(explanation: Explanation, *, style: TextStyle = PLAIN) -> str:
-    """Everything ``shardwise explain`` prints."""
-    return page_text(explanation_parts(explanation), style=style)
+def explanation_text(explanation: Explanation, *, command: str = "", style: TextStyle = PLAIN) -> str:
+    """Everything ``shardwise explain`` prints, with what to type next where the command is given."""
+    following = next_lines(explanation, command, style) if command else ()
+    return page_text([*explanation_parts(explanation), *following], style=style)
+
+
+def next_lines(explanation: Explanation, command: str, style: TextStyle) -> Sequence[Text]:
+    """The first change that options make, explained like this plan, and the step drawn."""
+    found = (differing_options(explanation.plan, change.plan) for change in explanation.changes)
+    options, width = next(filter(None, found), ()), screen_width(style)
+    changed = command_lines(retyped(command, options), "Next: ", width) if options else []
+    drawn = f"{command.replace(' explain ', ' timeline ', 1)} --html step.html"
+    short = "shardwise timeline, with the same plan and --html step.html"
+    return [Text(), *changed, *command_lines(drawn, "then: " if changed else "Next: ", width, short=short)]
 
 
 def findings_text(findings: Sequence[Finding], *, style: TextStyle = PLAIN) -> str:
@@ -80,7 +92,7 @@ def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
 def changes_table(changes: Sequence[VerifiedChange]) -> Table:
     """The changes, smallest first, with the memory and step time each was predicted to have."""
     table = plain_table(title="Changes, each predicted again")
-    table.add_column("change")
+    table.add_column("change", overflow="fold")
     table.add_column("fits")
     table.add_column("needs GiB", justify="right")
     table.add_column("step", justify="right")

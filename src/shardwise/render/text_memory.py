@@ -37,7 +37,7 @@ COMPONENT_MARKS: dict[MemoryComponent, ComponentMark] = {
     "optimizer": ComponentMark(letter="O", colour="magenta", meaning="optimizer states and master weights"),
     "activations": ComponentMark(letter="A", colour="yellow", meaning="saved for backward, in flight"),
     "logits": ComponentMark(letter="L", colour="red", meaning="logits and cross-entropy"),
-    "gathered_parameters": ComponentMark(letter="W", colour="cyan", meaning="weights gathered from other ranks"),
+    "gathered_parameters": ComponentMark(letter="W", colour="cyan", meaning="16-bit copies, gathered weights"),
     "communication_buffers": ComponentMark(letter="C", colour="bright_blue", meaning="buckets and NCCL buffers"),
     "temporaries": ComponentMark(letter="T", colour="bright_yellow", meaning="workspaces of running kernels"),
     "framework": ComponentMark(letter="F", colour="white", meaning="context, libraries, fragmentation"),

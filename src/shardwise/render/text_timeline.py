@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
+from rich.text import Text
+
 from shardwise.plan import Plan
 from shardwise.predict.timeline import StepTimeline
 from shardwise.prediction import ExposedCommunication
 from shardwise.render.names import calibration_lines, cluster_text, layout_text, model_text
+from shardwise.render.terminal import PLAIN, TextStyle, page_text
 from shardwise.render.timeline_lanes import rank_title, timeline_lanes
 from shardwise.units import format_seconds
 
@@ -13,7 +16,9 @@ MOST_SHARES = 5
 """Axes or units in a line; JSON has them all."""
 
 
-def timeline_text(*, plan: Plan, timeline: StepTimeline, exposed: ExposedCommunication | None = None) -> str:
+def timeline_text(
+    *, plan: Plan, timeline: StepTimeline, exposed: ExposedCommunication | None = None, style: TextStyle = PLAIN
+) -> str:
     """The summary that the command prints beside the files it writes."""
     lines = [
         f"Simulated step of {format_seconds(timeline.step_s)}; {len(timeline.ranks)} of {timeline.num_ranks:,} ranks "
@@ -35,7 +40,7 @@ def timeline_text(*, plan: Plan, timeline: StepTimeline, exposed: ExposedCommuni
         busy = format_seconds(sum(span.duration_s for span in lane.spans))
         lines.append(f"  {lane.stream:<13} {busy:>10} busy in {len(lane.spans):,} spans")
     lines += ["", *(f"note: {note}" for note in timeline.notes)]
-    return "\n".join(lines)
+    return page_text(map(Text, lines), style=style)
 
 
 def exposed_lines(exposed: ExposedCommunication) -> Iterator[str]:

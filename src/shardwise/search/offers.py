@@ -246,7 +246,7 @@ def _sizes(cluster: Cluster, limits: SearchBounds) -> Iterator[tuple[str, Cluste
     """The cluster with one GPU less, one server less and one more, each in words; a part of a server has no others."""
     fewer = with_dead_gpu(cluster)
     if fewer is not None:
-        yield f"one GPU of {cluster.num_gpus:,} fails", fewer
+        yield f"one dead GPU of {cluster.num_gpus:,}", fewer
     if cluster.num_missing_gpus or cluster.num_nodes == 1:
         return
     yield (

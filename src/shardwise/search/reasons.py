@@ -85,8 +85,11 @@ def what_speaks_against(found: Evaluated, winner: Evaluated) -> str:
     prices = charged(found.plan, beyond=winner.plan)
     if not prices:
         return "it is no simpler"
+    if len(prices) == 1:
+        return f"it gains less than is asked for {prices[0].name} ({format_percent(prices[0].gain_fraction)})"
+    asked = format_percent(sum(price.gain_fraction for price in prices))
     steps = ", ".join(f"{price.name} ({format_percent(price.gain_fraction)})" for price in prices[:SHOWN_DIFFERENCES])
-    return f"it gains less than is asked for {steps}"
+    return f"it gains less than the {asked} asked of it: {steps}"
 
 
 def _memory_text(saved_bytes: Bytes) -> str:

@@ -1,6 +1,6 @@
 """Chooses the plans that the first screen shows beside the recommended one: the fastest, and others of other kinds."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
@@ -45,6 +45,13 @@ class Shortlist:
     """``None`` where the recommended plan is the fastest that was found."""
     alternatives: tuple[Beside, ...]
     """Neither of both; the fastest first."""
+
+    @property
+    def named(self) -> Mapping[str, Plan]:
+        """The plans under the names by which they are picked: ``fastest``, and the alternatives by number."""
+        fastest = self.recommended.plan if self.fastest is None else self.fastest.plan
+        numbered = {str(number): one.plan for number, one in enumerate(self.alternatives, start=1)}
+        return {"fastest": fastest, **numbered}
 
 
 def shortlist(result: SearchResult) -> Shortlist | None:

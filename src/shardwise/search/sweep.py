@@ -24,7 +24,7 @@ from shardwise.search.targets import (
     run_cost,
     target_change,
 )
-from shardwise.units import SECONDS_PER_HOUR, Dollars, format_percent
+from shardwise.units import Dollars, format_percent
 
 __all__ = ["SweepResult", "SweepRow", "sweep", "sweep_objective"]
 
@@ -43,13 +43,17 @@ class SweepRow:
     """``None`` when nothing fits or no layout is valid."""
     problem: str
     """Why there is no plan, or why it does not count; empty otherwise."""
-    usd_per_million_tokens: Dollars | None
-    """Without failures and restarts; ``None`` when no price is known."""
     meets_targets: bool
     is_on_front: bool = False
     """Whether no other cluster is both faster and cheaper."""
     is_tie: bool = False
     """Whether the difference to the best is inside the error of a prediction."""
+
+    @property
+    def usd_per_million_tokens(self) -> Dollars | None:
+        """Without failures and restarts; ``None`` without a plan, and when no price is known."""
+        running = None if self.best is None else self.best.prediction.running_cost
+        return None if running is None else running.usd_per_million_tokens
 
     @property
     def cost_times_time(self) -> float:
@@ -149,15 +153,10 @@ def _row(question: Plan, bounds: SearchBounds, objective: Objective) -> SweepRow
         return _empty(question, _what_lacks(found, question, bounds))
     best = ranked[0]
     does_meet = meets(best.prediction, bounds)
-    price = question.cluster.price
-    hours = best.prediction.time.step_s * question.cluster.num_gpus / SECONDS_PER_HOUR
     return SweepRow(
         question=question,
         best=best,
         problem="" if does_meet else "misses the deadline or the budget",
-        usd_per_million_tokens=None
-        if price is None
-        else hours * price.usd_per_gpu_hour / best.plan.tokens_per_step * 1e6,
         meets_targets=does_meet,
     )
 
@@ -185,7 +184,7 @@ def _batch_of(question: Plan) -> int:
 
 
 def _empty(question: Plan, problem: str) -> SweepRow:
-    return SweepRow(question=question, best=None, problem=problem, usd_per_million_tokens=None, meets_targets=False)
+    return SweepRow(question=question, best=None, problem=problem, meets_targets=False)
 
 
 def _figures(row: SweepRow) -> tuple[float, float, float]:
@@ -235,9 +234,8 @@ def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted:
     words = {"step_time": "fastest", "cost": "cheapest", "memory": "smallest", "fewest_gpus": "fewest GPUs"}
     if objective == "cost_and_time":
         return (
-            f"{mine:,} {gpu}: of {num_counted} clusters that can do this, cost times time is least here: any other "
-            "adds more to one, in per cent, than it saves of the other; --deadline-days or --budget-usd decide "
-            "otherwise."
+            f"{mine:,} {gpu} have the least cost times time of {num_counted} clusters that can do this: any other adds "
+            "more per cent to one than it takes from the other; --deadline-days or --budget-usd choose otherwise."
         )
     if objective == "fewest_gpus":
         return f"{mine:,} {gpu} are the fewest GPUs, of {num_counted} clusters that can do this, and the cheapest such."

@@ -99,7 +99,7 @@ def optimal_tokens(num_params: float) -> float:
 def _pre_training_batch(model: ModelSpec, recipe: Recipe, num_gpus: int) -> TokenBatch:
     seq_len = recipe.seq_len
     tokens = assumed_tokens(model, seq_len=seq_len, num_gpus=num_gpus)
-    found = rounded_batch(tokens=tokens, seq_len=seq_len, num_gpus=num_gpus)
+    found = rounded_batch(tokens=tokens, seq_len=seq_len, num_gpus=num_gpus, most_moved=NEAR_BATCH_FRACTION)
     optimal = optimal_tokens(model.num_active_params)
     if tokens >= MOST_TOKENS:
         rule = f"at most the {MOST_TOKENS:,} tokens of Llama 3 405B"
@@ -120,11 +120,14 @@ def _none_given(size: int, seq_len: int) -> str:
     )
 
 
-def rounded_batch(*, tokens: float, seq_len: int, num_gpus: int) -> TokenBatch:
+def rounded_batch(
+    *, tokens: float, seq_len: int, num_gpus: int, most_moved: float = MAX_ROUNDING_FRACTION
+) -> TokenBatch:
     """The sequences nearest to a number of tokens that the largest possible share of the GPUs divides.
 
-    The largest divisor of the number of GPUs is taken whose nearest multiple lies within 5 % of what was asked; a batch
-    that no such divisor comes close to is rounded to whole sequences.
+    The largest divisor of the number of GPUs is taken whose nearest multiple lies within 5 % of what was asked
+    (``most_moved``; nobody asked for a batch that is assumed); a batch that no such divisor comes close to is rounded
+    to whole sequences.
 
     >>> rounded_batch(tokens=4e6, seq_len=8192, num_gpus=64).num_sequences
     512
@@ -142,7 +145,7 @@ def rounded_batch(*, tokens: float, seq_len: int, num_gpus: int) -> TokenBatch:
         )
     exact = tokens / seq_len
     divisors = [number for number in range(num_gpus, 0, -1) if num_gpus % number == 0]
-    divisor = next((number for number in divisors if _moved_fraction(exact, number) <= MAX_ROUNDING_FRACTION), 1)
+    divisor = next((number for number in divisors if _moved_fraction(exact, number) <= most_moved), 1)
     size = _nearest(exact, divisor)
     return TokenBatch(num_sequences=size, num_sharing_gpus=divisor, sentence=_sentence(tokens, seq_len, size, divisor))
 

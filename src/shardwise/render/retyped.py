@@ -1,0 +1,55 @@
+"""A command typed again with a change of the plan as options."""
+
+import re
+from collections.abc import Sequence
+
+from shardwise.fields import plan_fields
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.recipe import Recipe
+from shardwise.render.layout_words import typed_option
+
+TYPED = frozenset({"deadline_days", "budget_usd", *(field.name for field in plan_fields(Recipe))})
+"""Changes of a question that an option makes; a cluster is another word, and a bound is left out."""
+
+
+def change_options(change: str) -> Sequence[str]:
+    """The options of a changed question; nothing where it is no matter of options alone.
+
+    >>> change_options("optimizer=adamw-8bit compile=true"), change_options("num_gpus=3")
+    (['--optimizer adamw-8bit', '--compile'], [])
+    >>> change_options("activation_offload=false"), change_options("no bound on tp")
+    (['--no-activation-offload'], [])
+    """
+    pairs = [one.partition("=") for one in change.split(" ")]
+    if "," in change or not all(name in TYPED and value for name, _, value in pairs):
+        return []
+    switches: dict[str, bool] = {"true": True, "false": False}
+    return [typed_option(f"--{name.replace('_', '-')}", switches.get(value, value)) for name, _, value in pairs]
+
+
+def differing_options(plan: Plan, changed: Plan) -> Sequence[str]:
+    """The options that make one plan of the other; nothing where options alone do not."""
+    options = [] if plan.engine == changed.engine else [f"--engine {changed.engine}"]
+    for record, before, after in ((Layout, plan.layout, changed.layout), (Recipe, plan.recipe, changed.recipe)):
+        for field in plan_fields(record):
+            value = getattr(after, field.name)
+            is_batch = field.name == "global_batch_size" and plan.global_batch_size == changed.global_batch_size
+            if value == getattr(before, field.name) or is_batch:
+                continue
+            if value is None:
+                return []
+            options.append(typed_option(field.option, value))
+    return options if plan.cluster == changed.cluster else []
+
+
+def retyped(command: str, options: Sequence[str]) -> str:
+    """The command with options in place of those that it has of the same names.
+
+    >>> retyped("shardwise plan llama-3.1-8b 8xh100 --seq-len 8192 --compile", ["--seq-len 4096", "--no-compile"])
+    'shardwise plan llama-3.1-8b 8xh100 --seq-len 4096 --no-compile'
+    """
+    for option in options:
+        name, has_value, _ = option.removeprefix("--").removeprefix("no-").partition(" ")
+        command = re.sub(rf" --(?:no-)?{name}{r'[ =][^ ]+' if has_value else '(?= |$)'}", "", command)
+    return " ".join((command, *options))
