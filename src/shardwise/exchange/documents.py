@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shardwise.errors import PlanError
-from shardwise.exchange.facts import MAX_FACTS, TREE_SUFFIXES, Document, Fact, facts_of, scalar_of
+from shardwise.exchange.facts import FILE_SUFFIXES, MAX_FACTS, TREE_SUFFIXES, Document, Fact, facts_of, scalar_of
 from shardwise.exchange.python_file import read_recipes
 from shardwise.exchange.shell import read_script
 from shardwise.exchange.torchtitan_log import is_torchtitan_log, read_torchtitan_log
@@ -26,7 +26,10 @@ def read_documents(path: Path) -> tuple[Document, ...]:
     Raises:
         PlanError: it cannot be read, or is not the kind of text that its ending says.
     """
-    return parse_documents(decode_plan(read_plan_bytes(path, kind="file"), name=path.name), name=path.name)
+    is_log = path.suffix.lower() not in FILE_SUFFIXES
+    return parse_documents(
+        decode_plan(read_plan_bytes(path, kind="file", is_log=is_log), name=path.name), name=path.name
+    )
 
 
 def parse_documents(text: str, *, name: str) -> tuple[Document, ...]:

@@ -12,8 +12,12 @@ from shardwise.recipe import Recipe, Recompute
 
 UNIT_CALLS = (54, 67)
 """Host work of one FSDP2 unit, forward and backward."""
-ONE_RANK_UNIT_CALLS = (32, 50)
-"""Host work of one FSDP2 unit over one rank: nothing to gather, but weights to cast and gradients to reduce."""
+ONE_RANK_UNIT_CALLS = (18, 47)
+"""Host work of one FSDP2 unit over one rank: nothing to gather, but weights to cast and gradients to reduce.
+
+It was (32, 50) while FSDP2 cast parameters one by one. Beside a product issued in the same profile, hooks of a unit of
+gpt2-xl then took 36.7 and 31.8 times as long, and 20.8 and 29.7 times since all are cast at once
+(``benchmarks/results/2026-11-30-h200-units-at-once.md``)."""
 TENSOR_PARALLEL_CALLS = (20, 56)
 """Host work of tensor parallelism in a block: parts of weights as DTensors, and the collectives inside the block."""
 DTENSOR_CALLS = (190, 225)
@@ -41,7 +45,7 @@ def block_calls(layout: Layout, *, is_gathered: bool, has_units: bool) -> tuple[
     """Host work of one block, forward and backward, beyond the calls of a gathered unit.
 
     >>> block_calls(Layout(tp=2), is_gathered=False, has_units=True)
-    (52, 106)
+    (38, 103)
     """
     forward = backward = 0
     if has_units and not is_gathered:

@@ -42,7 +42,7 @@ from shardwise.train.decoder.model import Decoder
 from shardwise.train.job import Job
 from shardwise.train.mesh import Mesh
 from shardwise.train.spread_vocabulary import Spread, can_spread, spread_rows
-from shardwise.train.torch_private import stay_on_one_stream
+from shardwise.train.torch_private import cast_at_once, stay_on_one_stream
 from shardwise.train.units import Unit
 
 COMPUTE_DTYPES: dict[Precision, torch.dtype | None] = {
@@ -82,6 +82,7 @@ def shard_units(units: Iterable[Unit], root: nn.Module, *, job: Job, mesh: Mesh)
     for module in root.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
+            cast_at_once(module)
             if is_alone(mesh.layout):
                 module.set_custom_reduce_scatter(UnmovedReduction())
                 continue
