@@ -18,6 +18,16 @@ def test_the_trace_is_written_where_it_was_asked_for(tmp_path, capsys):
     written = capsys.readouterr()
     assert f"wrote {path}" in written.err
     assert "Simulated step of" in written.out
+    assert "Next: " not in written.out
+
+
+def test_without_a_file_the_command_that_draws_is_what_to_type_next(capsys):
+    """Lines of shares ran to 190 columns."""
+    assert main(WORDS) == 0
+    printed = capsys.readouterr().out
+    assert "\nNext: shardwise timeline llama-3.1-8b 8xh100-sxm" in printed
+    assert printed.endswith("--html step.html\n")
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_json_prints_the_trace(capsys):

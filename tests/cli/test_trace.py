@@ -55,7 +55,9 @@ def test_the_record_is_a_measurement_that_reconcile_takes(plan_file, tmp_path, c
     assert "peak allocated" in capsys.readouterr().out
 
 
-def test_a_compiled_plan_is_traced_as_it_runs_uncompiled_and_says_so(plan_file, capsys):
+@pytest.mark.parametrize("gpus", [4, 1], ids=["vocabulary over ranks", "kernels of one GPU"])
+def test_a_compiled_plan_is_traced_as_it_runs_uncompiled_and_says_so(plan_file, capsys, gpus):
+    plan_file.write_text(json.dumps({**PLAN, "cluster": f"{gpus}xh100-sxm", "layout": {"dp_shard": gpus}}))
     assert main(["trace", str(plan_file), "--compile"]) == 0
     assert "traced as they run without compilation" in capsys.readouterr().out
 

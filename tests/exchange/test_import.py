@@ -13,6 +13,14 @@ from shardwise.exchange.names import BESIDE, FILE, OPTION, Claim
 from shardwise.exchange.tools.table import TOOLS
 
 FOLDER = Path(__file__).parent
+MEGATRON_HEADER = (
+    ("bf16", True),
+    ("micro_batch_size", 1),
+    ("num_layers", 4),
+    ("seq_length", 512),
+    ("world_size", 8),
+    ("tensor_model_parallel_size", 2),
+)
 CASES = {
     case["id"]: case for case in map(json.loads, (FOLDER / "cases.jsonl").read_text(encoding="utf-8").splitlines())
 }
@@ -99,6 +107,26 @@ def test_a_setting_wins_and_settles_a_contradiction():
     reading = reading_of(CASES["x-hf-bf16-left-on"], chosen)
     assert reading.value("precision") == "bf16-mixed"
     assert not [one for one in reading.contradictions if one.first.field == "precision"]
+
+
+def test_a_long_log_is_read_as_far_as_its_settings_stand(tmp_path):
+    log = tmp_path / "train.log"
+    head = "".join(f"  {key} ............ {value}\n" for key, value in MEGATRON_HEADER)
+    log.write_text(head + " iteration 1/ 9 | elapsed time per iteration (ms): 1.0 |\n" * 40_000)
+    reading = read_files([log])
+    assert (reading.value("tp"), reading.value("seq_len")) == (2, 512)
+
+
+def test_a_number_that_cannot_be_is_not_understood_rather_than_dropped(tmp_path):
+    config = tmp_path / "ds.json"
+    config.write_text('{"train_batch_size": -8, "bf16": true, "zero_optimization": {"stage": 7}}')
+    reading = read_files([config])
+    assert {one.place for one in reading.not_understood} == {
+        "ds.json:zero_optimization.stage",
+        "ds.json:train_batch_size",
+        "ds.json:bf16",
+    }
+    assert {"zero_stage", "precision"} <= {one.field for one in reading.questions}
 
 
 def test_what_is_not_understood_is_kept():

@@ -139,6 +139,14 @@ EOF
     assert said(text, "submit.sh", "world_size", "seq_len") == (16, 512)
 
 
+@pytest.mark.parametrize(
+    ("option", "world"),
+    [("--include localhost:0,1,2,3", 4), ("-i a:0,1@b:0,1", 4), ("--include a", None), ("--include a:$GPUS", None)],
+)
+def test_deepspeed_starts_a_process_on_every_card_that_is_named(option, world):
+    assert said(f"deepspeed {option} train.py --bf16 --max_steps 3\n", "run.sh", "world_size") == (world,)
+
+
 def test_a_config_that_a_script_writes_is_read_with_the_script():
     """Scripts of Megatron-DeepSpeed write the JSON that they hand to DeepSpeed."""
     text = """MICRO=2

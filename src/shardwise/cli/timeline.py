@@ -6,6 +6,7 @@ Without a file the summary alone is printed. Everything drawn is simulated, and 
 """
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
         from shardwise.render.text_timeline import timeline_text
 
         exposed = exposed_communication(plan)
-        write_line(timeline_text(plan=plan, timeline=timeline, exposed=exposed, style=stdout_style()))
+        command = "" if any(files.values()) else shlex.join(("shardwise", *arguments.typed_words))
+        text = timeline_text(plan=plan, timeline=timeline, exposed=exposed, command=command, style=stdout_style())
+        write_line(text)
     return EXIT_OK
 
 

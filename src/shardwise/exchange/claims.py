@@ -10,7 +10,7 @@ from shardwise.fields import Value
 
 TEXTS = frozenset(("model", "wrap_class"))
 """Fields whose value is a name, not a number."""
-MAY_BE_ZERO = frozenset(("zero_stage", "dp_shard"))
+MAY_BE_ZERO = frozenset(("zero_stage", "dp_shard", "lora_dropout_fraction"))
 LEFT_TO_OTHERS = ("auto", "", "none")
 """Values with which a file leaves a key to another one, or to the program."""
 
@@ -38,8 +38,9 @@ def claims_of(view: View) -> tuple[list[Claim], list[Unread]]:
         if name.field == BESIDE:
             continue
         value = None if name.field == TOGETHER else _in_our_words(name, fact)
-        if value is not None:
-            claims.append(view.claim(name.field, value, name.key))
+        claim = view.claim(name.field, value, name.key)
+        if _is_possible(claim):
+            claims.append(claim)
         elif name.leaves_open(str(fact.value)):
             continue
         elif str(fact.value).lower() not in LEFT_TO_OTHERS and (name.field != TOGETHER or _is_unset(fact)):
@@ -61,7 +62,7 @@ def _says_nothing(view: View, fact: Fact) -> bool:
 
 def _is_unset(fact: Fact) -> bool:
     """Whether a value is a variable that only who runs the file knows."""
-    return isinstance(fact.value, str) and "$" in fact.value
+    return isinstance(fact.value, str) and "$" in fact.value and "\n" not in fact.value
 
 
 LORA_TARGETS = "lora_targets"
@@ -98,7 +99,9 @@ def _in_our_words(name: Name, fact: Fact) -> Value:
 
 
 def _is_possible(claim: Claim) -> bool:
-    """Return whether a claim has a usable value: degrees and counts begin at 1."""
+    """Return whether a claim has a usable value: degrees and counts begin at 1, and ZeRO ends at stage 3."""
+    if claim.field == "zero_stage" and claim.value not in (*range(4), None):
+        return False
     if isinstance(claim.value, int) and not isinstance(claim.value, bool) and claim.field not in MAY_BE_ZERO:
         return claim.value >= 1
     return claim.value is not None

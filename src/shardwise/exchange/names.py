@@ -198,5 +198,7 @@ class Tool:
 
     def knows(self, key: str) -> bool:
         """Return whether the tool has this key, or the key stands in a section that no plan has a field for."""
-        sections = {key[:index] for index, letter in enumerate(key) if letter == "."} | {key}
+        sections = {key[:index] for index, letter in enumerate(key) if letter == "."}
+        if not any(name.key.startswith(f"{key}.") for name in self.names):
+            sections.add(key)
         return self.name_of(key) is not None or any(name.key in sections for name in self.names if name.field == BESIDE)

@@ -29,10 +29,11 @@ ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
 PRODUCT = re.compile(r"(\d+)\s*([*/%])\s*(\d+)")
 SUM = re.compile(r"(\d+)\s*([+-])\s*(\d+)")
 BATCH_LINE = re.compile(r"^#SBATCH\s+--?([\w-]+)[= ]\s*([^#\s]+)")
-BATCH_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
-LAUNCH_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task"}
+LAUNCH_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task", "G": "gpus"}
 HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_]\w*)[\"']?")
 """The start of a text that ends with the word named here; nothing in it is a command."""
+READ_INTO = re.compile(r"read\b.*?(\w+)\s*<<")
+"""The variable that a text is read into."""
 WRITTEN_TO = re.compile(r">\s*[\"']?([^\s\"'<>|&;]+)")
 """The file that a command writes."""
 BARE_VARIABLE = re.compile(r"([:,\[]\s*)(\$\{?\w+\}?)(?=\s*[,}\]\n])")
@@ -68,18 +69,22 @@ SWITCHES = frozenset(
         "exclusive",
         "no_ssh",
         "m",
+        "module",
         "l",
         "label",
         "u",
     )
 )
 """Options of launchers that take no value."""
-LAUNCHERS = {"torchrun": "torchrun", "srun": "srun", "mpirun": "mpirun", "deepspeed": "deepspeed"}
+LAUNCHERS = ("torchrun", "srun", "sbatch", "mpirun", "deepspeed")
+SLURMS = ("srun", "sbatch")
 WRAPPERS = {
+    "llamafactory-cli": "${NPROC_PER_NODE:+torchrun --nproc_per_node $NPROC_PER_NODE --nnodes $NNODES} llamafactory",
     "run_train.sh": "${NGPU:+torchrun --nproc_per_node $NGPU} torchtitan.train "
-    "${CONFIG_FILE:+--job.config_file $CONFIG_FILE} ${MODULE:+--module $MODULE} ${CONFIG:+--config $CONFIG}"
+    "${CONFIG_FILE:+--job.config_file $CONFIG_FILE} ${MODULE:+--module $MODULE} ${CONFIG:+--config $CONFIG}",
 }
-"""What torchtitan's own script runs (run_train.sh of 0.2.2 and of b5bcd76c), as far as variables before it say."""
+"""What LLaMA-Factory (launcher.py, ff6d4d12) and torchtitan's own script (run_train.sh of 0.2.2 and of b5bcd76c) start,
+as far as variables before them say."""
 ACCELERATE_LAUNCH = ["accelerate", "launch"]
 DISTRIBUTED_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 PYTHON = re.compile(r"python[\d.]*")
@@ -184,7 +189,7 @@ def _in_quotes(text: str) -> bool:
 def _read_statement(script: _Script, statement: str) -> None:
     batch = BATCH_LINE.match(statement)
     if batch:
-        key = BATCH_SHORT.get(batch[1], batch[1].replace("-", "_"))
+        key = LAUNCH_SHORT.get(batch[1], batch[1].replace("-", "_"))
         script.say(f"sbatch.{key}", scalar_of(batch[2]), f"--{batch[1]}")
         _set_slurm(script, key, batch[2])
         return
@@ -243,7 +248,11 @@ def _is_assigned(script: _Script, line: str, text: str) -> bool:
 
 
 def _read_written(script: _Script, command: str, text: str) -> None:
-    """A config that the script writes for the program that it starts, with its variables worked out."""
+    """A text that the script keeps in a variable, or writes as the config of a program, with variables worked out."""
+    variable = READ_INTO.match(command)
+    if variable:
+        _assign(script, variable[1], " ".join(_words(_worked_out(script, text.replace("\\\n", " ")))))
+        return
     target = WRITTEN_TO.search(command)
     name = PurePath(target[1]).name if target else ""
     is_json = text.lstrip().startswith("{")
@@ -365,6 +374,8 @@ def _read_command(script: _Script, words: list[str]) -> None:
     """One command: variables before it, launchers around launchers, and at last the program."""
     script.num_words += len(words)
     words = after_keyword(script.branches, words)
+    if words[:1] == ["export"]:
+        words = [word for word in words if ASSIGNMENT.match(word)]
     while words and script.num_words < MAX_WORDS and words[0] not in NO_TRAINING and _is_running(script):
         inner_script = _inner_script(words)
         if inner_script is not None:
@@ -394,9 +405,10 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
         return words[1:]
     program = name.rpartition("/")[2]
     if program in WRAPPERS:
+        script.variables.setdefault("NNODES", "1")
         return [*_words(_worked_out(script, WRAPPERS[program])), *words[1:]]
     if program in LAUNCHERS:
-        started = _read_launcher(script, LAUNCHERS[program], words[1:])
+        started = _read_launcher(script, program, words[1:])
         if program == "srun" and started[:1] and started[0] in SHELLS and _inner_script(started) is None:
             script.say("srun.starts_script", True, "srun")  # which says itself how many processes it starts
         return started
@@ -434,20 +446,22 @@ def _read_launcher(script: _Script, launcher: str, words: list[str]) -> list[str
         script.say(f"{launcher}.more", True, words[0])
     while words and words[0].startswith("-"):
         option, has_value, value = words[0].lstrip("-").partition("=")
-        short = re.fullmatch(r"([Nnc])(\d+)", option)
+        short = re.fullmatch(r"([NncG])(\d+)", option)
         if short:
             option, has_value, value = short[1], "=", short[2]
-        key = (LAUNCH_SHORT.get(option, option) if launcher in ("srun", "mpirun") else option).replace("-", "_")
+        key = (LAUNCH_SHORT.get(option, option) if launcher in (*SLURMS, "mpirun") else option).replace("-", "_")
         words = words[1:]
         is_switch = has_value or key in SWITCHES or not words or words[0].startswith("--") or words[0].endswith(".py")
         if not is_switch:
             value, words = words[0], words[1:]
-        if key == "m" and launcher != "mpirun":
+        if key in ("m", "module") and launcher != "mpirun":
             return words
+        if key == "wrap" and launcher == "sbatch":
+            return ["bash", "-c", value]
         script.say(
             f"{launcher}.{key}", scalar_of(value) if value else True, f"--{option}" if len(option) > 1 else f"-{option}"
         )
-        if launcher == "srun":
+        if launcher in SLURMS:
             _set_slurm(script, key, value)
     return words
 

@@ -21,8 +21,13 @@ MODEL_FIELDS = ".model."
 """How the path of every field of a written-out model starts."""
 
 
-def read_plan_bytes(path: Path, *, kind: str = PLAN_FILE) -> bytes:
+def read_plan_bytes(path: Path, *, kind: str = PLAN_FILE, is_log: bool = False) -> bytes:
     """The file's bytes, never more than a plan can have; a message calls the file by its kind.
+
+    Args:
+        path: of the file.
+        kind: what messages call it.
+        is_log: whether a longer file is read as far as its first lines are no more than that.
 
     Raises:
         PlanError: it is missing, is not a file, cannot be read, or is too large.
@@ -41,6 +46,8 @@ def read_plan_bytes(path: Path, *, kind: str = PLAN_FILE) -> bytes:
             code="plan-unreadable",
             fix="give the path of a JSON or YAML file that you may read",
         ) from None
+    if is_log and len(data) > MAX_PLAN_BYTES:
+        data = data.rpartition(b"\n")[0] or data
     if len(data) > MAX_PLAN_BYTES:
         raise PlanError(
             f"{_shown(path)} is larger than {MAX_PLAN_BYTES} bytes, the most a plan file has",

@@ -1,6 +1,5 @@
 """The first screen of ``plan``: at most 25 lines of 80 columns with the question, the answer and what to do next."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
@@ -25,6 +24,7 @@ from shardwise.render.screen_lines import (
     MAX_LINES,
     UNBROKEN,
     Section,
+    command_lines,
     fitting_lines,
     lines_of,
     screen_text,
@@ -48,10 +48,6 @@ FASTER_RATIO, SLOWER_RATIO = 1.01, 0.97
 MAX_LAYOUT_LINES = 3
 MAX_FIGURE_LINES, MIN_REASON_LINES = 3, 2
 MAX_REASON_LINES = 4
-MAX_COMMAND_LINES = 2
-CONTINUED = " \\"
-OPTION = re.compile(r"( --?\S+) (?!-)")
-"""An option before its value, between which no line ends."""
 LABEL_WIDTH = 9
 FIGURES_WIDTH = 36
 """Columns of an alternative's figures; its name has the others."""
@@ -282,18 +278,6 @@ def _runner(plan: Plan, file: str) -> str:
     if plan.engine in EXPORTED:
         return f"shardwise export {file} --to {plan.engine}{launcher} --out run"
     return f"shardwise timeline {file} --html step.html"
-
-
-def command_lines(command: str, label: str, width: int, *, short: str = "") -> list[Text]:
-    """A command on at most two lines, the first of them continued by a backslash; ``short`` says a longer one."""
-    unbroken = OPTION.sub(rf"\1{UNBROKEN}", command)
-    lines = lines_of(unbroken, width=width - len(CONTINUED), most=MAX_COMMAND_LINES + 1, label=label)
-    if len(lines) > MAX_COMMAND_LINES:
-        said = short or f"the same command with{command[command.rindex(' --') :]}"
-        return lines_of(said, width=width, most=1, label=label)
-    for line in lines[:-1]:
-        line.append(CONTINUED)
-    return lines
 
 
 def hint_line(width: int) -> Text:

@@ -6,7 +6,6 @@ from rich.text import Text
 
 from shardwise.render.first_screen import (
     ScreenContext,
-    command_lines,
     hint_line,
     question_lines,
     recommendation_lines,
@@ -18,6 +17,7 @@ from shardwise.render.screen_lines import (
     INDENT,
     MAX_LINES,
     Section,
+    command_lines,
     fitting_lines,
     lines_of,
     screen_text,
@@ -77,7 +77,9 @@ def target_lines(changes: Sequence[TargetChange], width: int) -> list[Text]:
         return []
     lines = [Text("What would meet it, each predicted", style="bold")]
     for change in changes[:MAX_ROWS]:
+        price = change.plan.cluster.price
         usd = "" if change.usd is None else f", {format_usd(change.usd)}"
+        usd += "" if price is None else f" at {format_usd(price.usd_per_gpu_hour)} per GPU and hour"
         lines += lines_of(f"{change.change}: {change.days:,.1f} days{usd}", width=width, most=1, label=INDENT)
     return lines
 

@@ -17,6 +17,10 @@ UNBROKEN = "\u00a0"
 PART_END = re.compile(r"[.;:,](?= )")
 """The end of a part of a sentence, behind which what is less important may be left out."""
 
+MAX_COMMAND_LINES, CONTINUED = 2, " \\"
+OPTION = re.compile(r"( --?\S+) (?!-)")
+"""An option before its value, between which no line ends."""
+
 Section = Sequence[Text]
 
 
@@ -80,4 +84,16 @@ def lines_of(text: str, *, width: int, most: int, label: str = "", indent: str =
     lines = [Text(line.replace(UNBROKEN, " "), style=look) for line in wrapped]
     if lines and label.strip() and not look:
         lines[0].stylize("bold", 0, len(label.rstrip()))
+    return lines
+
+
+def command_lines(command: str, label: str, width: int, *, short: str = "") -> list[Text]:
+    """A command on at most two lines, the first of them continued by a backslash; ``short`` says a longer one."""
+    unbroken = OPTION.sub(rf"\1{UNBROKEN}", command)
+    lines = lines_of(unbroken, width=width - len(CONTINUED), most=MAX_COMMAND_LINES + 1, label=label)
+    if len(lines) > MAX_COMMAND_LINES:
+        said = short or f"the same command with{command[command.rindex(' --') :]}"
+        return lines_of(said, width=width, most=1, label=label)
+    for line in lines[:-1]:
+        line.append(CONTINUED)
     return lines

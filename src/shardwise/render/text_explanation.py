@@ -9,10 +9,10 @@ from rich.text import Text
 
 from shardwise.explain.records import Explanation, Finding, VerifiedChange
 from shardwise.plan import Plan
-from shardwise.render.first_screen import ScreenContext, command_lines, question_lines
+from shardwise.render.first_screen import ScreenContext, question_lines
 from shardwise.render.names import cluster_text, gib_number
 from shardwise.render.retyped import differing_options, retyped
-from shardwise.render.screen_lines import screen_width
+from shardwise.render.screen_lines import command_lines, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import picture_legend, stage_picture
 from shardwise.render.text_prediction import answer_parts, plan_header

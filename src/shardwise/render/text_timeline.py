@@ -8,6 +8,7 @@ from shardwise.plan import Plan
 from shardwise.predict.timeline import StepTimeline
 from shardwise.prediction import ExposedCommunication
 from shardwise.render.names import calibration_lines, cluster_text, layout_text, model_text
+from shardwise.render.screen_lines import command_lines, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
 from shardwise.render.timeline_lanes import rank_title, timeline_lanes
 from shardwise.units import format_seconds
@@ -17,9 +18,15 @@ MOST_SHARES = 5
 
 
 def timeline_text(
-    *, plan: Plan, timeline: StepTimeline, exposed: ExposedCommunication | None = None, style: TextStyle = PLAIN
+    *,
+    plan: Plan,
+    timeline: StepTimeline,
+    exposed: ExposedCommunication | None = None,
+    command: str = "",
+    style: TextStyle = PLAIN,
 ) -> str:
-    """The summary that the command prints beside the files it writes."""
+    """The summary that the command prints beside the files it writes, with the command that draws the step where one
+    is given."""
     lines = [
         f"Simulated step of {format_seconds(timeline.step_s)}; {len(timeline.ranks)} of {timeline.num_ranks:,} ranks "
         f"drawn with {timeline.num_spans:,} spans"
@@ -40,7 +47,8 @@ def timeline_text(
         busy = format_seconds(sum(span.duration_s for span in lane.spans))
         lines.append(f"  {lane.stream:<13} {busy:>10} busy in {len(lane.spans):,} spans")
     lines += ["", *(f"note: {note}" for note in timeline.notes)]
-    return page_text(map(Text, lines), style=style)
+    drawn = command_lines(f"{command} --html step.html", "Next: ", screen_width(style)) if command else ()
+    return page_text([*map(Text, lines), *([Text()] if drawn else ()), *drawn], style=style)
 
 
 def exposed_lines(exposed: ExposedCommunication) -> Iterator[str]:

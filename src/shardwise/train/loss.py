@@ -108,7 +108,7 @@ def _targets(labels_T: Tensor, rows: int, group: ProcessGroup | None) -> tuple[T
 
 def _compiled_piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> Tensor:
     """``_piece``, compiled; over several ranks in two parts, before and after what they exchange."""
-    if group is None and logits_TV.is_cuda:
+    if group is None and logits_TV.device.type == "cuda":  # not is_cuda, which a trace without a GPU answers with yes
         from shardwise.train.kernels import differentiate_cross_entropy  # noqa: PLC0415 - Triton comes with CUDA alone
 
         return differentiate_cross_entropy(logits_TV, labels_T, ignored_label=IGNORED_LABEL).sum()

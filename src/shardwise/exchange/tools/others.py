@@ -60,18 +60,18 @@ def _launch(view: View) -> Iterator[Claim]:
         yield view.claim("num_nodes", nodes, "sbatch.nodes", "srun.nodes", "srun.ntasks")
     if "torchrun.is_used" in view.by_key:
         per_node = view.value("torchrun.nproc_per_node")
-        processes = per_node if isinstance(per_node, int) else gpus if per_node in ("gpu", "auto") else None
+        each = per_node if isinstance(per_node, int) else gpus if per_node in ("gpu", "auto") else None
         machines = view.value("torchrun.nnodes")
         count = 1 if machines is None else machines if isinstance(machines, int) else nodes
-        if processes is None and per_node is None and not {"torchrun.nnodes", "torchrun.more"} & set(view.by_key):
-            processes = 1
-        if isinstance(count, int) and isinstance(processes, int):
-            yield view.claim("world_size", count * processes, "torchrun.nproc_per_node", "torchrun.is_used")
+        is_told = {"torchrun.nnodes", "torchrun.more"} & set(view.by_key) or "kubernetes" in view.others  # PET_NNODES
+        if per_node is None and not is_told:
+            each = 1
+        if isinstance(count, int) and isinstance(each, int):
+            yield view.claim("world_size", count * each, "torchrun.nproc_per_node", "torchrun.is_used")
     elif "accelerate.num_processes" in view.by_key and view.number("accelerate.num_processes"):
         yield view.claim("world_size", view.number("accelerate.num_processes"), "accelerate.num_processes")
-    elif "deepspeed.num_gpus" in view.by_key and view.number("deepspeed.num_gpus"):
-        machines = view.number("deepspeed.num_nodes") or 1
-        yield view.claim("world_size", machines * (view.number("deepspeed.num_gpus") or 0), "deepspeed.num_gpus")
+    elif processes := _deepspeed_processes(view):
+        yield view.claim("world_size", processes, "deepspeed.num_gpus", "deepspeed.include", "deepspeed.i")
     elif "srun.is_used" in view.by_key and not {*OTHER_STARTERS, *ONE_OF_MANY} & set(view.by_key):
         per_node = view.number("srun.ntasks_per_node") or view.number("sbatch.ntasks_per_node")
         total = view.number("srun.ntasks") or view.number("sbatch.ntasks")
@@ -80,6 +80,16 @@ def _launch(view: View) -> Iterator[Claim]:
             yield view.claim("world_size", world, "srun.ntasks", "sbatch.ntasks_per_node", "srun.is_used")
         elif nodes:
             yield view.claim("world_size", nodes, "srun.nodes", "sbatch.nodes")
+
+
+def _deepspeed_processes(view: View) -> int | None:
+    """Processes on all nodes, by their number or by the cards that are named, such as ``a:0,1@b:0,1``."""
+    each = view.number("deepspeed.num_gpus")
+    if each:
+        return (view.number("deepspeed.num_nodes") or 1) * each
+    named = view.text("deepspeed.include") or view.text("deepspeed.i")
+    cards = [host.partition(":")[2] for host in named.split("@")]
+    return sum(len(one.split(",")) for one in cards) if all(cards) and "$" not in named else None
 
 
 def _kubernetes(view: View) -> Iterator[Claim]:
