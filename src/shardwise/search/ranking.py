@@ -146,7 +146,7 @@ def _compared(found: Evaluated, objective: Objective) -> float:
 
 
 def _preferred(by_objective: Sequence[Evaluated], objective: Objective) -> Evaluated:
-    """Of plans in order, the safe one with the shortest step after the prices of what it combines.
+    """The recommended plan: the safe one whose step is shortest once the prices of what it combines are added.
 
     Only plans that come close to the best safe one take part: in time within ``MAX_LOSS_FRACTION``, in memory within
     the error. Where no plan is safe, those at the edge of the device do.

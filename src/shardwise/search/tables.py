@@ -34,7 +34,7 @@ class Combined:
 
 
 class Table:
-    """What a function has answered so far."""
+    """A function of integer keys with its results remembered, looked up for whole columns at once."""
 
     def __init__(self, function: Callable[[Key], Row]) -> None:
         self._function = function

@@ -80,9 +80,9 @@ class Groups:
 
     rows: Candidates
     group_of: IntColumn
-    """Of every row."""
+    """Position in ``plans`` of the group that each row belongs to."""
     plans: Sequence[Plan]
-    """Of every group: one that has its values."""
+    """One plan per group, with the values that its rows share; rules are asked about it for all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Sieve:
 
     space: Space
     rejected: dict[str, Rejection] = field(default_factory=dict)
-    """By the rule."""
+    """Rejected candidates, by the name of the rule they break."""
     plans: dict[tuple[str, ...], dict[Key, Plan]] = field(default_factory=dict)
     """By the columns that rules read, and by values of these: any plan that has them, since no rule sees the rest. It
     is made once for all rules that read the same columns."""
@@ -105,7 +105,7 @@ class Sieve:
         return frozenset({*DEGREES, OFFLOAD, *(name for axis in AXES for name in self.space.axis(axis).names)})
 
     def columns_of(self, rule: Rule) -> tuple[str, ...]:
-        """What a rule reads that differs between rows; nothing of a rule that is about the question alone."""
+        """The columns a rule reads, among those that differ between rows; empty for a rule about the question alone."""
         if rule.reads is None:
             return tuple(sorted(self.searched))
         return tuple(name for name in rule.reads if name in self.searched or name in FIGURES)

@@ -1,4 +1,4 @@
-"""What routed experts move between their products: scores, token copies in the order of experts and back, activations.
+"""Memory-bound operations of routed experts: scores, token copies in the order of experts and back, activations.
 
 How long this takes depends on who moves the rows. Transformer Engine has one kernel for each direction. Our trainer
 gathers in both directions, in kernels that a compiler joins with the norm before and the sum after where experts are

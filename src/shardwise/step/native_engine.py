@@ -1,4 +1,4 @@
-"""What our own trainer does with states and units: facts of ``shardwise/train``, which reads some of them from here.
+"""How our own trainer holds states and units: facts of ``shardwise/train``, which reads some of them from here.
 
 A search asks them about columns of layouts (:mod:`shardwise.columns`).
 """

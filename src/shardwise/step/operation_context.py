@@ -39,7 +39,7 @@ median of 24 on one H100 (0.92 to 1.42; forward and dgrad 1.17; ``2026-11-28-h10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext:
-    """What every operation of one stage has in common."""
+    """Sizes, degrees, dtypes and kernels that decide the operations of one stage, the same for all of its blocks."""
 
     layout: Layout
     hidden_size: int

@@ -37,7 +37,8 @@ from shardwise.units import Bytes
 DTYPE_BYTES: dict[ReduceDtype | MomentDtype, int] = {"fp32": 4, "bf16": 2}
 
 NUM_GATED_TENSORS: dict[Recompute, int] = {"none": 4, "selective": 2, "full": 1}
-"""Of our trainer's compiled blocks (:class:`BackwardContext`), on an H200 with torch 2.11."""
+"""Tensors that the backward of a gated activation makes in our trainer's compiled blocks, by recompute mode
+(:class:`BackwardContext`), on an H200 with torch 2.11."""
 NUM_GATED_TENSORS_ADAPTED = 5
 """The number for products with adapters that are recomputed, in 16 or 4 bits: seven are alive at once, of which two
 count as brought back. These are gate and up, what adapters add to each, both sums and the activation (Inductor's code
@@ -233,7 +234,7 @@ class StageContext:
 
     @cached_property
     def block_context(self) -> BlockContext:
-        """What decides the size of a block's saved tensors."""
+        """Sizes, degrees and kernels that decide how large the saved tensors of a block are."""
         recipe, layout, model = self.plan.recipe, self.plan.layout, self.plan.model
         element = 4 if recipe.precision == "fp32" else 2
         compiles_whole = compiles_experts(layout=layout, recipe=recipe)
@@ -280,7 +281,7 @@ class StageContext:
 
     @cached_property
     def backward_context(self) -> BackwardContext:
-        """What a block's backward makes again."""
+        """Numbers of tensors that the backward of a block allocates beside those it restores."""
         num_norms = of_word(self.plan.recipe.recompute, NUM_NORMS_REMADE) if self._is_own_compiled else 0
         return BackwardContext(num_gated_tensors=self._num_gated_tensors, num_norms_remade=num_norms)
 
@@ -325,7 +326,7 @@ class StageContext:
 
     @cached_property
     def held_units(self) -> tuple[Unit, ...]:
-        """The same with the blocks in the runs that memory tells apart."""
+        """The units of this stage, with its blocks in the runs that memory tells apart."""
         return self._units(tuple((run.layer, run.count) for run in self.held_runs))
 
     def _units(self, runs: Runs) -> tuple[Unit, ...]:
@@ -344,7 +345,7 @@ class StageContext:
         return {}
 
     def _held_by_block(self, layer: LayerSpec) -> tuple[HeldWeights, HeldWeights]:
-        """What a rank holds of a block, and of its adapter."""
+        """The weights of a block that a rank holds, and those of its adapter."""
         known = self._blocks
         if id(layer) not in known:
             adapter, added = EMPTY, self._adapter
@@ -395,7 +396,7 @@ class StageContext:
 
     @cached_property
     def blocks(self) -> tuple[BlockMemory, ...]:
-        """What one block of every held run keeps, brings back and makes."""
+        """Memory of one block of every held run: kept for backward, restored by recomputation, and temporary."""
         known = {id(run.layer): self.each(block_memory, run.layer, self.block_context) for run in self.held_runs}
         return tuple(known[id(run.layer)] for run in self.held_runs)
 
@@ -415,7 +416,7 @@ class StageContext:
         return of_word(self.plan.recipe.recompute, kept)
 
     def revived_bytes(self, run: int) -> Bytes:
-        """What recomputing a block of a held run brings back at once."""
+        """Bytes that are restored at once when a block of a held run is recomputed."""
         block = self.blocks[run]
         revived: dict[Recompute, Bytes] = {
             "none": 0,
