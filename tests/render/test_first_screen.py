@@ -18,7 +18,8 @@ from shardwise.render.first_screen import (
     question_lines,
     what_if_screen,
 )
-from shardwise.render.layout_words import layout_words, short_words
+from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
+from shardwise.render.names import recompute_text
 from shardwise.render.no_plan_screen import no_plan_screen
 from shardwise.render.terminal import TextStyle
 from shardwise.search import Sensitivity, WhatIf
@@ -275,3 +276,17 @@ def test_a_reason_that_is_too_long_ends_with_a_whole_part():
     assert "..." not in screen.split("Why:")[1].split("Next:")[0]
     reason = screen.split("Why:")[1].split("Next:")[0]
     assert reason.rstrip().endswith(("and on.", "such as 69.45 s and 10.42 GiB."))
+
+
+def test_modules_that_are_recomputed_are_named_as_they_are_typed():
+    recipe = replace(PLAN.recipe, recompute="selective", recompute_layers=None)
+    few = replace(PLAN, recipe=replace(recipe, recompute_modules=("layernorm",)))
+    more = replace(PLAN, recipe=replace(recipe, recompute_modules=("mla_up_proj", "layernorm", "moe_act")))
+    assert recipe_words(few).startswith("layernorm recomputed, micro-batch")
+    assert recipe_words(more).startswith("mla_up_proj, layernorm and moe_act recomputed, micro-batch")
+    assert [kept_words(plan.recipe)[0] for plan in (few, more)] == ["recompute layernorm", "recompute 3 modules"]
+    assert recompute_text(more.recipe).startswith("mla_up_proj, layernorm, moe_act")
+    assert "--recompute-modules\N{NO-BREAK SPACE}mla_up_proj,layernorm,moe_act" in options_text(more)
+    whole = replace(recipe, recompute="full", recompute_modules=("moe",))
+    assert kept_words(whole)[0] == "full recompute"
+    assert recompute_text(whole).startswith("full")

@@ -114,7 +114,8 @@ class Refinement:
         if not len(chosen):
             return np.zeros(0)
         row, mode, layers = self.recomputed(chosen)
-        each = self._cuts.totals(self._cut_of[row], np.where(layers > 0, 0, mode))
+        is_partial = (layers > 0) | (self.plain.recompute_modules[row] > 0)
+        each = self._cuts.totals(self._cut_of[row], np.where(is_partial, 0, mode))
         bound: FloatColumn = BOUND_FRACTION * np.sum(each * self._weight[row], axis=1)
         return bound + self._update_s[row]
 

@@ -189,10 +189,18 @@ class StageColumns:
         """Stages that can be looked at together, and the row that each of them belongs to.
 
         Args:
-            rows: the candidates.
+            rows: the candidates; those that recompute other modules are looked at apart.
             chosen: which stages of every row's pipeline.
             part: which of these.
         """
+        modules, of_row = distinct_keys([rows.recompute_modules])
+        for number in range(len(modules)):
+            own = np.flatnonzero(of_row == number)
+            for row, context in self._alike(rows if len(modules) == 1 else rows.take(own), chosen, part):
+                yield own[row], context
+
+    def _alike(self, rows: Candidates, chosen: Chosen, part: slice) -> Iterator[tuple[IntColumn, StageContext]]:
+        """The same of rows that recompute the same modules, if any."""
         asked = _Columns([pipeline_of(rows.columns(self.question))])
         keys, of_row = asked.distinct(len(rows))
         order = np.argsort(of_row, kind="stable")

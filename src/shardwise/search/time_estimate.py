@@ -21,6 +21,7 @@ from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
 from shardwise.search.block_times import (
     BLOCK_FIELDS,
     BLOCK_KEYS,
+    MODULE_FIELDS,
     PIPED,
     SHARDING_FIELDS,
     UNPIPED,
@@ -159,11 +160,23 @@ class TimeEstimate:
         """Block fields by the values of :meth:`block_columns`."""
         return Table(self.times.of_blocks)
 
+    @cached_property
+    def modules_table(self) -> Table:
+        """What modules that are recomputed take, by the values of :meth:`block_columns` and the modules' bits."""
+        return Table(self.times.of_modules)
+
     def block_work(self, rows: Candidates) -> Work:
         """Seconds of one micro-batch in one block of every shape."""
-        table = self.block_table.look_up(self.block_columns(rows))
+        columns, shapes = self.block_columns(rows), len(self.probes.shapes)
+        table = self.block_table.look_up(columns).reshape(len(rows), shapes, len(BLOCK_FIELDS))
+        named = np.flatnonzero(rows.recompute_modules)
+        if len(named):
+            again = self.modules_table.look_up([column[named] for column in (*columns, rows.recompute_modules)])
+            places = np.ix_(named, np.arange(shapes), MODULE_FIELDS)
+            table[places] = again.reshape(len(named), shapes, len(MODULE_FIELDS))
         scale = rows.micro_batch_size / self._asked(rows).micro_batch_size
-        return table.reshape(len(rows), len(self.probes.shapes), len(BLOCK_FIELDS)) * scale[:, None, None]
+        work: Work = table * scale[:, None, None]
+        return work
 
     def wider(self, key: Key) -> Key | None:
         """A cut of the tokens that is at least as fast per token, ``None`` for the fastest.
