@@ -43,7 +43,7 @@ class Evaluated:
     family: Key
     plan: Plan
     prediction: Prediction
-    """Its memory is that of the fullest stages; see :func:`shardwise.search.shown.of_all_stages`."""
+    """Time, and memory of the fullest stages alone; see :func:`shardwise.search.shown.of_all_stages`."""
 
     @property
     def price_fraction(self) -> float:

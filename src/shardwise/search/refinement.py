@@ -29,14 +29,14 @@ READ_AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which rows a search must know the estimate of."""
+    """Limits on the rows whose step time a search must estimate."""
 
     within_ratio: float
-    """Up to so many times the fastest estimate."""
+    """Every row is wanted up to this multiple of the fastest step time."""
     front_ratio: float
-    """Up to so many times the fastest: those with less memory than all that are as fast."""
+    """Rows that need less memory than all that are as fast are wanted up to this multiple of the fastest step time."""
     front_step_fraction: float = 0.03
-    """Memory has to fall by this share to count as less."""
+    """Share by which memory has to be lower to count as less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,7 @@ class StageSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """All micro-batches of a step, before data parallelism."""
+    """Seconds of all micro-batches of a step, one entry per row, before data parallelism adds to them."""
 
     steady: FloatColumn
     """Seconds the slowest stage works in a step, without waiting for other stages, one entry per row."""
@@ -102,7 +102,7 @@ class Passes:
 
     @property
     def total(self) -> FloatColumn:
-        """From the first forward to the last backward."""
+        """Seconds from the first forward to the last backward."""
         return self.steady + self.bubble + self.host
 
 
@@ -114,17 +114,17 @@ class TimeEstimate:
 
     @property
     def probes(self) -> Probes:
-        """Where the inventory is asked."""
+        """The operations, collectives and tensors of single blocks and stages of the question."""
         return self.memory.probes
 
     @cached_property
     def host(self) -> HostTimes:
-        """Where waiting for the host is timed."""
+        """Times of waiting for the host."""
         return HostTimes(probes=self.probes, memory=self.memory)
 
     @cached_property
     def times(self) -> BlockTimes:
-        """Where blocks, tables and groups are timed."""
+        """Times of blocks, of the embedding and head, and of data-parallel collectives."""
         return BlockTimes(probes=self.probes, machine=self.machine)
 
     @cached_property
