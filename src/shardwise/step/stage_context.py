@@ -20,6 +20,7 @@ from shardwise.step.layer_placement import Runs, Stage
 from shardwise.step.native_engine import (
     compiles_experts,
     exchanges_gradients,
+    has_own_decoder,
     is_native_engine,
     is_replicated,
     splits_backward,
@@ -236,6 +237,8 @@ class StageContext:
         """Sizes, degrees and kernels that decide how large the saved tensors of a block are."""
         recipe, layout, model = self.plan.recipe, self.plan.layout, self.plan.model
         element = 4 if recipe.precision == "fp32" else 2
+        compiles_whole = compiles_experts(layout=layout, recipe=recipe)
+        weighs_inputs = weighs_expert_inputs(layout=layout, recipe=recipe, model=model)
         return BlockContext(
             hidden_size=model.hidden_size,
             tokens=self.tokens,
@@ -261,14 +264,15 @@ class StageContext:
             gathered_sequence_ratio=layout.cp if self.is_native_engine else 1,
             copies_exchanged_rows=self.is_native_engine & (layout.ep > 1),
             keeps_exchanged_rows=layout.ep > 1,
-            runs_experts_eagerly=self.is_native_engine & negated(compiles_experts(layout=layout, recipe=recipe)),
-            remakes_expert_activation=self.is_native_engine & weighs_expert_inputs(layout=layout, recipe=recipe),
+            runs_experts_eagerly=self.is_native_engine & negated(compiles_whole),
+            remakes_expert_activation=self.is_native_engine & (weighs_inputs | compiles_whole),
             saves_mlp_input=not self.has_adapter or (self._adapts_feed_forward and not self.adapted_input_bytes),
             remakes_elementwise=self._is_own_compiled,
             fuses_norms=self.profile.has_transformer_engine,
             has_fp8_inputs=self.profile.has_transformer_engine and self._multiplies_in_fp8,
             has_fp8_activation_inputs=recipe.activation_func_fp8_input_store is True,
-            keeps_expert_outputs=self.profile.keeps_expert_outputs & (negated(self.is_native_engine) | (layout.ep > 1)),
+            keeps_expert_outputs=self.profile.keeps_expert_outputs
+            & (negated(self.is_native_engine & has_own_decoder(model)) | (layout.ep > 1)),
             adapter=self._adapter,
             selective=SelectiveRule(
                 policy=self.profile.selective_policy, modules=recipe.recompute_modules, is_compiled=recipe.compile
