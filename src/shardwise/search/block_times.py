@@ -72,12 +72,12 @@ BLOCK_FIELDS = (
     "launches",
     "modules_exposed",
 )
-"""Of one block: computation by phase, what each recompute mode runs again, communication of both passes and of the
-forward pass alone, which full recomputation repeats; what the host needs to launch both passes, where that hides
-what is recomputed besides communication when it is longer than the computing; and what modules that are recomputed
-whole repeat."""
+"""Seconds of one block and micro-batch: computation by phase (``forward`` to ``weight_backward``), computation that
+each recompute mode repeats (``recompute_*``), exposed communication of both passes and of the forward pass alone, which
+full recomputation repeats, host time to launch both passes (``launches``; where it exceeds the computation, it hides
+the recomputed communication), and exposed communication that recomputed single modules repeat."""
 MODULE_FIELDS = np.asarray([BLOCK_FIELDS.index(name) for name in ("recompute_selective", "modules_exposed")])
-"""Places of those that depend on which modules are recomputed."""
+"""Places of the fields that depend on which modules are recomputed."""
 TABLE_FIELDS = ("forward", "backward", "weight_backward", "exposed")
 SHARDING_FIELDS = (
     "exposed",
@@ -102,14 +102,14 @@ buffers, casts and sums of gradients around the passes of every micro-batch."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Once:
-    """One block without recomputation."""
+    """Operations and times of one block without recomputation."""
 
     context: StageContext
     operation: OperationContext
     operations: tuple[Operation, ...]
     times: PhaseTimes
     exchanges: tuple[float, float]
-    """What both passes, then the forward pass alone, wait for."""
+    """Exposed communication of both passes, then of the forward pass alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class BlockTimes:
         return {}
 
     def _run_once(self, number: int, key: Key) -> _Once:
-        """One block of a shape without recomputation."""
+        """Operations and times of one block of a shape without recomputation."""
         context = self._block_context(key)
         operation, machine = operation_context(context), self._machine_of(context)
         operations = block_operations(self.probes.shapes[number], operation, context.plan.recipe)
@@ -196,7 +196,7 @@ class BlockTimes:
         return (*computed, 0.0, *again_s, *exposed, launches_s, ahead.exposed_fraction * repeated_s)
 
     def _again(self, number: int, block: _Once, recipe: Recipe) -> PhaseTimes:
-        """What a recipe runs a second time of a block of a shape."""
+        """Times of the operations of a block that a recipe runs a second time."""
         policy, layer = block.context.profile.selective_policy, self.probes.shapes[number]
         again = recomputed_operations(block.operations, block.operation, layer=layer, recipe=recipe, policy=policy)
         return self._machine_of(block.context).phase_times(again)
@@ -313,7 +313,7 @@ class BlockTimes:
         return (exposed_s, *found)
 
     def _exchanges(self, context: StageContext, shape: int, timed: Sequence[TimedOperation]) -> tuple[float, float]:
-        """What both passes, then the forward pass alone, wait for in one block of a shape."""
+        """Exposed communication of one block of a shape, in seconds: of both passes, then of the forward pass alone."""
         layout = context.plan.layout
         if layout.tp == layout.cp == layout.ep == 1:
             return (0.0, 0.0)
@@ -321,11 +321,11 @@ class BlockTimes:
         return (forward + backward, forward)
 
     def _machine_of(self, context: StageContext) -> Machine:
-        """What times a block: other kernels attend where sequences are divided."""
+        """The rates that time a block: attention runs other kernels where sequences are divided."""
         return self.machine.dividing_sequences if context.plan.layout.cp > 1 else self.machine
 
     def _modules_s(self, context: StageContext, shape: int, recipe: Recipe) -> Seconds:
-        """What single modules of a block send again when they are recomputed; 0 without any that communicates."""
+        """Time of the collectives that recomputed single modules of a block repeat; 0 where none communicates."""
         if not repeats_modules(recipe):
             return 0.0
         selective = replace(context, plan=replace(context.plan, recipe=recipe))

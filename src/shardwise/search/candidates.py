@@ -138,7 +138,7 @@ class Candidates:
         return Candidates(**{name: np.concatenate([self.column(name), other.column(name)]) for name in self.names})
 
     def _each(self, function: Callable[[IntColumn], IntColumn]) -> "Candidates":
-        """The same done to all columns."""
+        """These candidates with a function applied to each of their columns."""
         return Candidates(**{name: function(self.column(name)) for name in self.names})
 
     def column(self, name: str) -> IntColumn:
@@ -264,7 +264,7 @@ def modules_of(bits: int) -> tuple[RecomputeModule, ...]:
 
 
 def _modules(bits: int, asked: Recipe) -> tuple[RecomputeModule, ...] | None:
-    """The modules of a row; the question's where it names none, or of columns where rows differ."""
+    """The modules of a row; the question's where the row names none, and where rows differ."""
     return modules_of(bits) if isinstance(bits, int) and bits else asked.recompute_modules
 
 

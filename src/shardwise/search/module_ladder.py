@@ -29,7 +29,7 @@ FULL = [BLOCK_FIELDS.index(name) for name in ("recompute_full", "forward_exposed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rung:
-    """A set of modules with what recomputing it frees and takes, in all blocks and of one sequence."""
+    """A set of modules, the bytes that recomputing it in all blocks frees, and its time, both of one sequence."""
 
     bits: int
     freed: Bytes
