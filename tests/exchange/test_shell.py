@@ -52,6 +52,7 @@ def facts(text):
         ('RUN=${RUN:-"python -m torch.distributed.run"}\n$RUN --nnodes 2 t.py', "torchrun.nnodes", 2),
         ('A="x:True" \\\ntorchrun --nnodes 2 t.py', "torchrun.nnodes", 2),
         ("N=$((2 * ${GPUS}))\npython t.py --n $N", "n", "$N"),
+        ("read -r -d '' A <<EOF\nmy.train --n 5 \\\n --m 6\nEOF\ndeepspeed --module $A", "n", 5),
         ("sbatch --nodes=2 -n 16 --gres gpu:8 job.sh --n 5", "sbatch.ntasks", 16),
         ("sbatch -N2 job.sh --n 5", "n", 5),
         ("sbatch --nodes 2 --wrap 'srun -n 16 python t.py --n $SLURM_NNODES'", "n", 2),

@@ -62,7 +62,7 @@ def _says_nothing(view: View, fact: Fact) -> bool:
 
 def _is_unset(fact: Fact) -> bool:
     """Whether a value is a variable that only who runs the file knows."""
-    return isinstance(fact.value, str) and "$" in fact.value
+    return isinstance(fact.value, str) and "$" in fact.value and "\n" not in fact.value
 
 
 LORA_TARGETS = "lora_targets"

@@ -63,8 +63,8 @@ def _trees(text: str, *, name: str, suffix: str) -> tuple[Document, ...]:
     if suffix == ".toml":
         trees = (_toml(text, name=name),)
     elif suffix in (".yaml", ".yml"):
-        parts = [part for part in re.split(r"(?m)^---\s*$", text) if part.strip()]
-        trees = tuple(parse_plan_text(part, name=name, is_yaml=True, reads_aliases=True) for part in parts)
+        parts = [part for part in re.split(r"(?m)^---\s*$", text) if re.sub(r"(?m)^\s*#.*$", "", part).strip()]
+        trees = tuple(parse_plan_text(part, name=name, is_yaml=True, reads_aliases=True) for part in parts or [text])
     else:
         trees = (parse_plan_text(text, name=name, is_yaml=False),)
     found = []
@@ -86,7 +86,7 @@ def _inner_documents(tree: Mapping[str, object], *, name: str) -> list[Document]
     run, data = tree.get("run"), tree.get("data")
     found: list[Document] = []
     if isinstance(run, str) and ("resources" in tree or "num_nodes" in tree):
-        found.extend(read_script(run, file=name))
+        found.extend(read_script(_assignments(_skypilot_variables(tree)) + run, file=name))
     if tree.get("kind") == "ConfigMap" and isinstance(data, Mapping):
         for key, text in data.items():
             if isinstance(text, str) and str(key).endswith((*TREE_SUFFIXES, ".sh", ".py")):
@@ -101,8 +101,12 @@ def _commands(tree: object) -> Iterator[str]:
     """The commands of a job's containers, as lines of a script."""
     if isinstance(tree, Mapping):
         words = [*_words(tree.get("command")), *_words(tree.get("args"))]
+        variables = {
+            str(one.get("name")): one.get("value") for one in _list(tree.get("env")) if isinstance(one, Mapping)
+        }
         if words:
-            yield shlex.join(words)
+            line = re.sub(r"\$\((\w+)\)", r"${\1}", shlex.join(words)) if variables else shlex.join(words)
+            yield _assignments(variables) + line
         for value in tree.values():
             yield from _commands(value)
     elif isinstance(tree, list):
@@ -111,4 +115,25 @@ def _commands(tree: object) -> Iterator[str]:
 
 
 def _words(value: object) -> list[str]:
-    return [str(word) for word in value] if isinstance(value, list) else []
+    return [str(word) for word in _list(value)]
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _skypilot_variables(tree: Mapping[str, object]) -> dict[str, object]:
+    """Variables that SkyPilot sets for ``run``: the task's own and its numbers of nodes and GPUs."""
+    own, resources = tree.get("envs"), tree.get("resources")
+    cards = resources.get("accelerators") if isinstance(resources, Mapping) else None
+    sizes = {
+        "SKYPILOT_NUM_NODES": tree.get("num_nodes") or 1,
+        "SKYPILOT_NUM_GPUS_PER_NODE": str(cards).partition(":")[2] or 1 if isinstance(cards, str) else None,
+    }
+    return {**(own if isinstance(own, Mapping) else {}), **sizes}
+
+
+def _assignments(variables: Mapping[str, object]) -> str:
+    """Variables with a value of their own as the lines of a script that set them."""
+    plain = {key: value for key, value in variables.items() if isinstance(value, str | int | float)}
+    return "".join(f"{key}={shlex.quote(str(value))}\n" for key, value in plain.items() if str(key).isidentifier())

@@ -32,6 +32,8 @@ BATCH_LINE = re.compile(r"^#SBATCH\s+--?([\w-]+)[= ]\s*([^#\s]+)")
 LAUNCH_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task", "G": "gpus"}
 HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_]\w*)[\"']?")
 """The start of a text that ends with the word named here; nothing in it is a command."""
+READ_INTO = re.compile(r"read\b.*?(\w+)\s*<<")
+"""The variable that a text is read into."""
 WRITTEN_TO = re.compile(r">\s*[\"']?([^\s\"'<>|&;]+)")
 """The file that a command writes."""
 BARE_VARIABLE = re.compile(r"([:,\[]\s*)(\$\{?\w+\}?)(?=\s*[,}\]\n])")
@@ -67,6 +69,7 @@ SWITCHES = frozenset(
         "exclusive",
         "no_ssh",
         "m",
+        "module",
         "l",
         "label",
         "u",
@@ -245,7 +248,11 @@ def _is_assigned(script: _Script, line: str, text: str) -> bool:
 
 
 def _read_written(script: _Script, command: str, text: str) -> None:
-    """A config that the script writes for the program that it starts, with its variables worked out."""
+    """A text that the script keeps in a variable, or writes as the config of a program, with variables worked out."""
+    variable = READ_INTO.match(command)
+    if variable:
+        _assign(script, variable[1], " ".join(_words(_worked_out(script, text.replace("\\\n", " ")))))
+        return
     target = WRITTEN_TO.search(command)
     name = PurePath(target[1]).name if target else ""
     is_json = text.lstrip().startswith("{")
@@ -447,7 +454,7 @@ def _read_launcher(script: _Script, launcher: str, words: list[str]) -> list[str
         is_switch = has_value or key in SWITCHES or not words or words[0].startswith("--") or words[0].endswith(".py")
         if not is_switch:
             value, words = words[0], words[1:]
-        if key == "m" and launcher != "mpirun":
+        if key in ("m", "module") and launcher != "mpirun":
             return words
         if key == "wrap" and launcher == "sbatch":
             return ["bash", "-c", value]

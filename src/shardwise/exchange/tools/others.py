@@ -63,7 +63,8 @@ def _launch(view: View) -> Iterator[Claim]:
         each = per_node if isinstance(per_node, int) else gpus if per_node in ("gpu", "auto") else None
         machines = view.value("torchrun.nnodes")
         count = 1 if machines is None else machines if isinstance(machines, int) else nodes
-        if each is None and per_node is None and not {"torchrun.nnodes", "torchrun.more"} & set(view.by_key):
+        is_told = {"torchrun.nnodes", "torchrun.more"} & set(view.by_key) or "kubernetes" in view.others  # PET_NNODES
+        if per_node is None and not is_told:
             each = 1
         if isinstance(count, int) and isinstance(each, int):
             yield view.claim("world_size", count * each, "torchrun.nproc_per_node", "torchrun.is_used")
