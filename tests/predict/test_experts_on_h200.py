@@ -29,7 +29,17 @@ MODEL = {
 }
 
 
-def predicted(engine, micro_batch_size, recompute="none"):
+DEEPSEEK = {
+    **{"model_type": "deepseek_v3", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768},
+    **{"num_hidden_layers": 10, "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 50304},
+    **{"n_routed_experts": 32, "n_shared_experts": 1, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2},
+    **{"first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "tie_word_embeddings": False},
+    **{"q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64},
+}
+"""Built by transformers, 1.71B parameters."""
+
+
+def predicted(engine, micro_batch_size, recompute="none", model=MODEL):
     recipe = {
         "seq_len": 4096,
         "micro_batch_size": micro_batch_size,
@@ -39,7 +49,7 @@ def predicted(engine, micro_batch_size, recompute="none"):
         "compile": True,
     }
     cluster = {"gpu": "h200-sxm", "gpus_per_node": 1, "num_nodes": 1}
-    return predict(read_plan({"model": MODEL, "cluster": cluster, "recipe": recipe, "layout": {}, "engine": engine}))
+    return predict(read_plan({"model": model, "cluster": cluster, "recipe": recipe, "layout": {}, "engine": engine}))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +74,13 @@ def test_recomputed_steps_of_our_experts_are_met_within_3_percent(recompute, ste
     found = predicted("native", 8, recompute)
     assert found.time.step_s == pytest.approx(step_s, rel=0.03)
     assert found.memory.worst.peak_allocated_bytes / GIB == pytest.approx(allocated_gib, rel=0.03)
+
+
+def test_experts_that_transformers_builds_keep_their_output():
+    """Its router weights multiply what the experts said, which is kept (``2026-11-30-h200-units-at-once.md``)."""
+    found = predicted("native", 2, model=DEEPSEEK)
+    assert found.memory.worst.peak_allocated_bytes / GIB == pytest.approx(28.27, rel=0.01)
+    assert found.time.step_low_s < 0.0906 < found.time.step_high_s
 
 
 def test_selective_recomputation_without_an_exchange_fits_where_it_ran():

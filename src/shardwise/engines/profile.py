@@ -13,7 +13,7 @@ from shardwise.recipe import Recipe
 
 SelectivePolicy = Literal["operations", "core_attention"]
 Sharding = Literal["fsdp2", "fsdp1", "megatron", "deepspeed"]
-RowKernels = Literal["fused", "gather", "index_put"]
+RowKernels = Literal["fused", "gather", "index_put", "transformers"]
 PartialRecompute = Literal["first of stage", "first of chunk", "every"]
 LossKind = Literal[
     "torch",
@@ -94,7 +94,8 @@ class EngineProfile:
     several streams, instead of grouped ones."""
     row_kernels: RowKernels = "fused"
     """How copies of tokens are put in the order of experts and added up again: by kernels made for it, by
-    gathers in both directions (our trainer), or by writing to an index (torchtitan ``models/moe/moe.py``)."""
+    gathers in both directions (our trainer), or by writing to an index (torchtitan ``models/moe/moe.py``; transformers
+    in backward)."""
     expert_exchange: ExpertExchange = "alltoall"
     """How copies of tokens travel to experts where a layout does not say."""
     gathers_sequences_in_8_bits: bool = False

@@ -113,7 +113,7 @@ def faster_edits(plan: Plan) -> Iterator[Edit]:
 
 
 def with_pinned_batch(plan: Plan) -> Plan:
-    """The same plan with its global batch written down, so that no edit changes what is trained."""
+    """The plan with its global batch written down, so that no edit changes what is trained."""
     return replace(plan, recipe=replace(plan.recipe, global_batch_size=plan.global_batch_size))
 
 

@@ -82,7 +82,7 @@ class DecoderStyle:
 
 
 class LayerKind(NamedTuple):
-    """What can vary from one block of a decoder to the next."""
+    """The fields of a decoder block that can differ from one block to the next."""
 
     window: int | None
     has_rotary: bool

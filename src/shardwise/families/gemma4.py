@@ -24,7 +24,7 @@ _EXPERT_NORMS = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
 
 
 class Gemma4Kind(NamedTuple):
-    """What varies between the blocks."""
+    """The fields in which blocks of Gemma 4 differ."""
 
     window: int | None
     reuses_keys: bool

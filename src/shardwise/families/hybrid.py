@@ -54,7 +54,7 @@ _MIXER_WORDS: dict[str, MixerWord] = {
 
 
 class HybridKind(NamedTuple):
-    """What varies between the blocks of a hybrid."""
+    """The fields in which the blocks of a hybrid model differ."""
 
     mixer: MixerWord
     is_sparse: bool

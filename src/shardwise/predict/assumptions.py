@@ -42,7 +42,7 @@ def plan_assumptions(plan: Plan) -> tuple[str, ...]:
 
 
 def _reinterpretations(plan: Plan) -> Iterator[str]:
-    """What a field of the recipe means to this engine, where that is not what its name says."""
+    """Fields of the recipe that mean something else to this engine than their names say, one sentence each."""
     recipe, engine = plan.recipe, plan.engine
     if recipe.precision == "bf16" and _keeps_master_in_bf16(engine):
         yield f"precision=bf16 means bf16-mixed to {engine}: it keeps fp32 master weights and moments in bf16 training"
@@ -101,7 +101,7 @@ def _scaled_attention(plan: Plan) -> Iterator[str]:
 
 
 def _link_assumptions(plan: Plan) -> Iterator[str]:
-    """What is not known of the links, and how tokens reach experts of other hosts."""
+    """Assumptions about links that are not known, and about how tokens reach experts of other hosts."""
     yield from placement_doubts(plan.cluster)
     crosses = plan.layout.ep > 1 and plan.cluster.num_gpus > plan.cluster.node.scale_up_domain_gpus
     if crosses and plan.model.is_moe and plan.layout.expert_exchange is None:
@@ -176,7 +176,7 @@ def _step_assumptions(plan: Plan) -> Iterator[str]:
 
 
 def _host_assumptions(plan: Plan) -> Iterator[str]:
-    """What the host of an offloaded plan is taken to reach."""
+    """Assumed rates of host copies, CPU Adam and drives, for plans that offload."""
     recipe = plan.recipe
     if recipe.offload != "none" or recipe.activation_offload:
         yield host_copy_sentence(plan.cluster.node)

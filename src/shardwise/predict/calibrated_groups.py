@@ -1,4 +1,4 @@
-"""What a calibration says of collectives: times of the groups it timed, and ratios for groups of other sizes.
+"""Times of collectives from a calibration: of the groups it timed, and ratios for groups of other sizes.
 
 Only groups inside one host are meant; across hosts the catalogue holds, because one machine was measured.
 """
@@ -29,7 +29,7 @@ FAMILIES: dict[Axis, ResidualName] = {
 
 
 def communication_ratio(axis: Axis, calibration: Calibration | None) -> float:
-    """What runs taught about the calls of an axis; 1 without a calibration."""
+    """Measured over predicted time of an axis's collectives, learned from runs; 1 without a calibration."""
     return 1.0 if calibration is None else calibration.ratio_of(FAMILIES[axis])
 
 

@@ -78,7 +78,7 @@ def price_spread(prices: tuple[Price, ...]) -> Spread | None:
 def sensitivities(
     spreads: tuple[Spread, ...], *, gpu_hours: float, usd_per_gpu_hour: Dollars | None
 ) -> tuple[CostSensitivity, ...]:
-    """What each spread does to the cost, the widest first."""
+    """GPU hours and dollars at both ends of each spread, the widest first."""
     rows = (_sensitivity(spread, gpu_hours=gpu_hours, usd_per_gpu_hour=usd_per_gpu_hour) for spread in spreads)
     return tuple(sorted(rows, key=lambda row: (-row.swing_ratio, row.assumption)))
 

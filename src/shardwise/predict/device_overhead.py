@@ -1,4 +1,4 @@
-"""What a device holds beyond the tensors that are alive: cached blocks, the CUDA context and communicators."""
+"""Device memory beyond the tensors that are alive: cached blocks, the CUDA context and communicators."""
 
 from shardwise.columns import least, most, rounded
 from shardwise.ledger import MemoryComponent
@@ -19,13 +19,15 @@ STREAM_POOL_FRACTION = 1.0
 its collectives allocate on their own streams, a block of one stream never serves another, and logits leave holes that
 blocks do not fill. Fitted on 36 of our own H100 runs (slope 1.007, intercept 0.007 of the peak)."""
 SHARED_POOL_FRACTION = 0.31
-"""The same without parameter sharding, where one stream's freed blocks are split and reused: 57 runs on one H100."""
+"""Share of that gap that stays cached without parameter sharding, where one stream's freed blocks are split and reused:
+57 runs on one H100."""
 ROUNDING_FRACTION = 0.03
-"""Cached beyond that, of the peak, without parameter sharding: 0.01 on one GPU, 0.06 with tensor parallelism."""
+"""Share of the peak that is cached beyond the gap, without parameter sharding: 0.01 on one GPU, 0.06 with tensor
+parallelism."""
 EXPANDABLE_ROUNDING_FRACTION = 0.01
-"""The same with expandable segments, on one GPU."""
+"""Share of the peak that is cached beyond the gap, with expandable segments, on one GPU."""
 STREAM_COMPONENTS: tuple[MemoryComponent, ...] = ("gathered_parameters", "gradients")
-"""What FSDP2 allocates on streams of its own: gathers, and outputs of reduce-scatters, which are the divided gradients
+"""Components FSDP2 allocates on streams of its own: gathers, and outputs of reduce-scatters, the sharded gradients
 (torch 2.11 ``_fsdp_collectives.py``, ``foreach_all_gather`` and ``foreach_reduce``)."""
 
 
@@ -77,7 +79,7 @@ def reserved_bytes(
     has_stream_pools: bool,
     is_expandable: bool = False,
 ) -> Bytes:
-    """What the caching allocator holds: freed blocks of one pool do not serve tensors of another.
+    """Bytes the caching allocator reserves: freed blocks of one pool do not serve tensors of another.
 
     Between the peak of the sum and the sum of every pool's own peak; a tensor that names no pool shares one with its
     component. When that exceeds the device, the allocator returns cached blocks instead of failing, so the figure is

@@ -1,4 +1,4 @@
-"""What communication adds to a step: its makespan minus the makespan with free communication, by axis and by unit."""
+"""Exposed communication: the makespan of a step minus that with free communication, by axis and by unit."""
 
 from collections.abc import Callable, Iterable
 

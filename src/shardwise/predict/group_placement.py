@@ -81,7 +81,7 @@ class GroupPlacement:
     num_domains: int
     ranks_per_host: int
     num_hosts: int
-    """What NCCL calls nodes: servers, or whole NVLink domains where those span servers."""
+    """Number of nodes as NCCL counts them: servers, or whole NVLink domains where those span servers."""
     link: str
     """Type of the scale-up link: NVLink, xGMI, PCIe, ..."""
     arch: str

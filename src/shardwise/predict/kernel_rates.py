@@ -26,10 +26,11 @@ test); on our H100 a copy reached 84 %, a fused RMSNorm 71 %, SwiGLU 80 to 90 %.
 MEMORY_FRACTIONS = (("b200", 0.666),)
 """Parts with readings of their own: B200 by SimuMax's (``b200_bf16_ceperm.json``, bandwidth, default)."""
 LOSS_FRACTIONS = (("Blackwell", 0.363),)
-"""The same of cross-entropy in Transformer Engine's kernel: 4 bytes a logit forward and as many backward at 0.2795 of
-8,000 GiB/s, and 30 us each, on B200 (SimuMax ``b200_bf16_ceperm.json``, ce_fusion, counted as in its
-``test_ce_permute_efficiency.py``), over the 6 and 4 bytes counted here, for 4,096 tokens and 128,256 words. torch's
-compiled loss on H100 holds what other elementwise kernels do."""
+"""Share of the memory bandwidth that cross-entropy reaches, by GPU architecture. Transformer Engine's kernel moves 4
+bytes a logit forward and as many backward at 0.2795 of 8,000 GiB/s, and 30 us each, on B200 (SimuMax
+``b200_bf16_ceperm.json``, ce_fusion, counted as in its ``test_ce_permute_efficiency.py``), over the 6 and 4 bytes
+counted here, for 4,096 tokens and 128,256 words. torch's compiled loss on H100 reaches what other elementwise kernels
+do."""
 OPTIMIZER_FRACTION = 0.78
 """Fused AdamW in fp32 on one H100."""
 FOREACH_OPTIMIZER_RATIO = 2.8
@@ -52,8 +53,8 @@ that is no virtual machine issues in half the time: a bare in-place addition in 
 4 over 9 at the fastest."""
 HOST_COMPILED_FORWARD_S = 60e-6
 HOST_COMPILED_BACKWARD_S = 36e-6
-"""The same for blocks compiled one by one: fewer kernels, but guards and wrappers around them (54 and 67 us forward, 39
-and 33 backward; same file)."""
+"""Host time per kernel of blocks compiled one by one: fewer kernels, but guards and wrappers around them (54 and 67 us
+forward, 39 and 33 backward; same file)."""
 GRACE_HOST_RATIO = 1.34
 """Time of a Grace CPU per kernel over that of the hosts of H100: median of 77 of Megatron-LM's nightly runs of small
 models on both, 8 GPUs each (NVIDIA/Megatron-LM@d98e8a6 ``tests/functional_tests/test_cases/gpt``, 2026-08; middle half
@@ -137,19 +138,19 @@ A100. GeForce parts, whose peak is halved, reach more: 92 % forward and 60 % bac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRuleRate:
-    """Kernels of the gated delta rule in one pass: what every token of a sequence takes, and what its FLOP take."""
+    """Time of the gated delta rule's kernels in one pass: seconds a token of a sequence, and a rate for its FLOP."""
 
     token_s: Seconds
-    """Chunks of a sequence follow one another, however few heads there are."""
+    """Seconds each token adds whatever the number of heads: the chunks of a sequence follow one another."""
     flop_per_s: FlopPerSecond
     """The rate of one pass, counted as nine FLOP a token, channel and state forward and twice as many backward."""
 
 
 DELTA_RULE_FORWARD = DeltaRuleRate(token_s=21e-9, flop_per_s=121e12)
 DELTA_RULE_BACKWARD = DeltaRuleRate(token_s=59e-9, flop_per_s=81e12)
-"""flash-linear-attention 0.5.1 on H200, states of 128 x 128: forward 0.23, 0.33, 0.47, 0.67 and 0.81 ms for 8,192
-tokens and 8, 16, 32, 48 and 64 heads, backward 0.61, 0.72, 0.96 and 1.44 for 4 to 32; all within 9 %. GB200 is 7 %
-faster at best, so neither bandwidth nor peak decides, and other parts are given the same (QwenLM/FlashQLA@6e5d2ea
+"""Fitted to flash-linear-attention 0.5.1 on H200, states of 128 x 128: forward 0.23, 0.33, 0.47, 0.67 and 0.81 ms for
+8,192 tokens and 8, 16, 32, 48 and 64 heads, backward 0.61, 0.72, 0.96 and 1.44 for 4 to 32; all within 9 %. GB200 is
+7 % faster at best, so neither bandwidth nor peak decides, and other parts are given the same (QwenLM/FlashQLA@6e5d2ea
 ``benchmark/benchmark_results_H200.txt`` and ``_GB200.txt``, 2026-07). FlashQLA's own kernels take half as long."""
 
 
@@ -229,7 +230,7 @@ ATTENTION_REFERENCE_ROUNDS = 15.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRates:
-    """What one part reaches under one engine."""
+    """Rates of kernels on one GPU type under one engine, and host time per kernel."""
 
     products: ProductRates
     attention: AttentionRate
@@ -240,7 +241,7 @@ class KernelRates:
     memory_fraction: float
     """Share of the memory bandwidth that elementwise kernels reach."""
     loss_fraction: float
-    """The same of the cross-entropy."""
+    """Share of the memory bandwidth that the cross-entropy reaches."""
     num_sms: int
     floor_s: Seconds
     """Shortest time of a kernel on the device."""
@@ -265,15 +266,15 @@ class KernelRates:
     """Measured over catalogued time of attention cores, by length and head size."""
     attention_backward: Ratios | None = None
     dispatch_s: Seconds = 0.0
-    """What every kernel takes besides its work where the CPUs that compute also issue it."""
+    """Seconds every kernel takes besides its work where the CPUs that compute also issue it."""
     dispatch_call_s: Seconds = 0.0
-    """The same of a call around kernels, where its Python is as much in the way as kernels are."""
+    """Seconds added for each kernel that a call around kernels counts as, where its Python runs on the same CPUs."""
 
     is_blocking: bool = False
     """Whether the host waits for the end of every kernel before it issues the next."""
 
     def dispatched_s(self, operation: Operation) -> Seconds:
-        """What one execution of an operation takes besides its work: CPUs issue it, or a host that waits does."""
+        """Seconds that issuing adds to one execution of an operation: by CPUs that compute, or a host that waits."""
         is_call = operation.name.startswith(HOST_CALLS)
         own_s = operation.num_kernels * (self.dispatch_call_s if is_call else self.dispatch_s)
         return own_s + (self._issued_once_s(operation) if self.is_blocking else 0.0)

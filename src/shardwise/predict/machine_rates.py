@@ -45,7 +45,7 @@ class PartRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRatios:
-    """By part, those of single blocks and of blocks that FSDP gathers apart."""
+    """Ratios of timed parts: single blocks, blocks that FSDP gathers, and the embedding with the head."""
 
     is_compiled: bool = False
     """Whether the parts were timed compiled."""
@@ -83,7 +83,7 @@ class MachineRates:
 
     @property
     def moves_bytes_per_s(self) -> BytesPerSecond:
-        """Of elementwise kernels too large for a cache."""
+        """Bytes per second that elementwise kernels move when their tensors are too large for a cache."""
         if self.kernels.moves is not None:
             return self.kernels.moves.largest_bytes_per_s
         return self.kernels.memory_fraction * self.cluster.gpu.memory_bandwidth_bytes_per_s
@@ -220,7 +220,7 @@ def attends_as_timed(plan: Plan) -> bool:
 
 
 def _timed_kernel(cluster: Cluster) -> AttentionKernel:
-    """What our trainer runs by itself for the heads that a calibration times."""
+    """The attention kernel that our trainer chooses for the heads that a calibration times."""
     return engine_profile(OWN_ENGINE).default_attention_kernel(AttentionCall(arch=cluster.gpu.arch))
 
 
@@ -284,7 +284,7 @@ def _call_s(cluster: Cluster) -> Seconds | None:
 
 @cache
 def _cpu_call_s(cluster: Cluster) -> Seconds | None:
-    """The same where CPUs compute, and copies of gathered weights and gradients are a part of what is added.
+    """Host time per call around a gathered block where CPUs compute, less the copies of its weights and gradients.
 
     The median over blocks that were timed alone and gathered; ``None`` where none was timed in both ways.
     """
@@ -315,12 +315,12 @@ def _smallest_block(cluster: Cluster, *, is_sharded: bool) -> BlockPoint | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCounts:
-    """What the host issues for one block."""
+    """Numbers of kernels that the host issues for one block."""
 
     num_forward: int
     num_backward: int
     num_calls: int
-    """Around the kernels, both passes, in kernels."""
+    """Host work around the kernels of both passes, as the number of kernels that take as long to issue."""
 
 
 def _kernel_counts(point: BlockPoint, cluster: Cluster) -> KernelCounts:
@@ -358,14 +358,15 @@ def _part_ratios(cluster: Cluster, *, is_compiled: bool) -> PartRatios:
 
 
 def _block_ratio(point: BlockPoint, cluster: Cluster) -> PartRatio | None:
-    """Of a block whose kernels decide its time; ``None`` of one that waits for its host."""
+    """Timed over tabled seconds of a block whose kernels decide its time; ``None`` for one that waits for its host."""
     timed = block_of(point, cluster)
     measured = (point.forward_s, point.backward_s)
     return _ratio_of(timed, _kernels(timed.plan), measured)
 
 
 def _tables_ratio(point: TablesPoint, cluster: Cluster) -> PartRatio | None:
-    """Of tables, whose loss computes its gradients with the forward pass: one ratio for both."""
+    """Timed over tabled seconds of the embedding and the head: one ratio for both passes, because the loss computes its
+    gradients with the forward pass."""
     timed = tables_of(point, cluster)
     durations = durations_s(timed.tables, gpu=cluster.gpu, rates=_kernels(timed.plan))
     total_s, between_s = sum(durations), _following_s(timed.tables, durations, is_compiled=False)

@@ -26,7 +26,7 @@ def predict_memory(plan: Plan) -> MemoryPrediction:
 
 
 def predict_fullest_memory(plan: Plan) -> MemoryPrediction:
-    """The same of fewer stages, which need as much of the device, of the host and of its drives as all do."""
+    """The memory of the fullest stages alone, which need as much of the device, its host and its drives as all do."""
     if plan.recipe.convention == "seed":
         return predict_seed_memory(plan)
     alike = by_content(pipeline_stages(model=plan.model, layout=plan.layout))
@@ -71,7 +71,7 @@ def allocated_at(inventory: StageInventory) -> tuple[Bytes, ...]:
 
 
 def learned_bytes(plan: Plan, peak_bytes: Bytes) -> Bytes:
-    """What a rank whose tensors reach this peak needs of its device, by what runs taught about tensors and caches."""
+    """Device memory of a rank whose tensors reach this peak, times the ratios that a calibration learned from runs."""
     calibration, ratio = plan.cluster.calibration, 1.0
     if calibration is not None:
         ratio = calibration.ratio_of("memory allocated") * calibration.ratio_of("memory reserved")

@@ -10,7 +10,7 @@ FULL_FLOP_PER_PARAM, FROZEN_FLOP_PER_PARAM = 6, 4
 
 
 def mfu_convention(model: ModelSpec, *, is_base_frozen: bool = False) -> str:
-    """What :func:`model_flop_per_token` counts for this model, in words."""
+    """The FLOP that :func:`model_flop_per_token` counts for this model, in words."""
     per_param = FROZEN_FLOP_PER_PARAM if is_base_frozen else FULL_FLOP_PER_PARAM
     active = "N active" if model.is_moe else "N"
     params = f"({active} - input embedding)" if _looked_up_params(model) else f" {active}"

@@ -1,4 +1,4 @@
-"""What a step waits for when states or activations live in host memory or on drives."""
+"""Time a step waits for copies and updates when states or activations live in host memory or on drives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +25,11 @@ HOST_MEMORY_BYTES_PER_S: tuple[tuple[BytesPerSecond, BytesPerSecond], ...] = (
 sockets of six channels of DDR4-2666 (DGX-2), PCIe 4 with two of eight of DDR4-3200 (DGX A100), PCIe 5 with two of eight
 of DDR5-4800 (DGX H100 and what came after it)."""
 GRACE_MEMORY_BYTES_PER_S: BytesPerSecond = 512e9
-"""LPDDR5X of one Grace CPU (NVIDIA GH200 datasheet: up to 512 GB/s)."""
+"""LPDDR5X of one Grace CPU: up to 512 GB/s in NVIDIA's GH200 datasheet, whose edition is not known; the figure was
+entered on 2026-11-30. GB200 and GB300 are assumed to have the same."""
 GPUS_PER_GRACE = 2
-"""GPUs that share one in trays of GB200 and GB300; a GH200 has one to itself."""
+"""GPUs that share one Grace CPU in a tray of GB200, which has 4 GPUs and 2 CPUs (``gb200-nvl72-tray`` in ``nodes.csv``,
+2026-11). GB300 is assumed to share alike. A GH200 has one to itself, which the servers of one GPU here get."""
 HOST_ADAM_FRACTION = 0.25
 """Share of that peak that CPU Adam reaches. Chosen on Megatron's optimizer offload on two H100 servers: 3.2 s more a
 step for 15.3 billion parameters a host, less 0.4 s of copies, are 153 GB/s of 614 at 28 bytes each (Qwen3-30B-A3B,
@@ -109,7 +111,7 @@ class HostCopies:
 
 
 def host_copies(context: StageContext) -> HostCopies:
-    """What a recipe moves: activations, gradients, and weights either streamed or returned after the update."""
+    """Bytes copied to and from the host: activations, gradients, and weights, streamed or returned after the update."""
     offload, states = context.plan.recipe.offload, context.states
     activation_bytes = 0.0
     if context.plan.recipe.activation_offload:
@@ -173,7 +175,7 @@ def host_copy_bytes_per_s(node: Node) -> BytesPerSecond:
 
 
 def _copies_bytes_per_s(node: Node) -> BytesPerSecond:
-    """What the memory of a host gives the copies of all its GPUs in one direction."""
+    """Bytes per second of host memory bandwidth for the copies of all GPUs of a node, in one direction."""
     return HOST_COPIES_FRACTION * host_memory_bytes_per_s(node)
 
 
@@ -199,7 +201,7 @@ def gpus_per_uplink(node: Node) -> int:
 
 
 def host_copy_sentence(node: Node) -> str:
-    """What copies to and from the host are taken to reach, and why."""
+    """A sentence with the rate assumed for copies between a GPU and its host, and its reason."""
     rate = f"copies between a GPU and its host reach {host_copy_bytes_per_s(node) / GB:.1f} GB/s a direction"
     if node.gpu.has_coherent_host:
         return f"{rate}, over a link of its own"

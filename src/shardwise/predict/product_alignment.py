@@ -1,4 +1,4 @@
-"""What matrix products hold whose rows do not begin where a wide load may: sizes that are no multiple of eight.
+"""Rates of matmuls whose rows are not aligned for wide loads: sizes that are no multiple of eight.
 
 Rows of 16-bit matrices begin on 16-byte boundaries when their width is a multiple of eight elements. Otherwise the
 library falls back to kernels with narrow loads, and for odd widths to kernels that copy element by element. Tokens are

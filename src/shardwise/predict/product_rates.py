@@ -196,7 +196,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the model of tiles and waves needs to know of a part."""
+    """The properties of a GPU that the model of tiles and waves needs."""
 
     num_sms: int
     peak_flop_per_s: FlopPerSecond

@@ -1,4 +1,4 @@
-"""What a stage waits for because of data parallelism: its passes in the event engine.
+"""Time that data parallelism adds to a stage: its passes with their gathers and reductions, in the event engine.
 
 FSDP and ZeRO-3 gather and reduce block by block; DDP, Megatron and ZeRO-2 bucket by bucket, see
 :mod:`shardwise.predict.bucket_passes`. Pipelines and gradient accumulation without deferral differ only in how often

@@ -252,7 +252,7 @@ class StageClock:
         )
 
     def call(self, call: Collective) -> TunedCall:
-        """What NCCL takes for one call of a collective, and what limits it."""
+        """The algorithm and protocol that NCCL chooses for one call of a collective, and what limits the call."""
         return collective_call(call, placement=self._placement(call))
 
     def _placement(self, call: Collective) -> GroupPlacement:

@@ -1,4 +1,4 @@
-"""What one stage computes for one micro-batch, block by block and chunk by chunk, and what it waits for meanwhile."""
+"""Computation of one stage for one micro-batch, block by block and chunk by chunk, with its exposed communication."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -144,7 +144,7 @@ def _throughput(plan: Plan, times: Sequence[StageTime], step_s: Seconds) -> Thro
 
 
 def _packed(plan: Plan) -> str:
-    """What packing changes about the convention."""
+    """Words that packing adds to the MFU convention: attention is counted within documents; empty without packing."""
     document_len = plan.recipe.document_len
     return f" within documents of {document_len} tokens" if document_len < plan.recipe.seq_len else ""
 

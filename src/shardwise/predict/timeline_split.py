@@ -1,4 +1,4 @@
-"""What one rank's device does with the time of a drawn step: the parts sum to the step."""
+"""The time of a drawn step on one rank's device, split by use: the parts sum to the step."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ def _merged(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def _outside(intervals: Sequence[Interval], covers: Sequence[Interval]) -> Iterator[Interval]:
-    """What disjoint intervals leave of others; both in order."""
+    """The parts of ``intervals`` that no interval of ``covers`` overlaps; both are disjoint and in order."""
     first = 0
     for begin_s, end_s in intervals:
         while first < len(covers) and covers[first][1] <= begin_s:

@@ -7,7 +7,7 @@ __all__ = ["lint_text"]
 
 
 class Finding(Protocol):
-    """What is shown of a finding."""
+    """A finding of a linter, with the texts that are shown."""
 
     @property
     def rule(self) -> str:
@@ -19,11 +19,11 @@ class Finding(Protocol):
 
     @property
     def claim(self) -> str:
-        """What is so."""
+        """The fact that was found."""
 
     @property
     def fix(self) -> str:
-        """What to type."""
+        """The fix, as the user would type it."""
 
 
 def lint_text(findings: Sequence[Finding]) -> str:

@@ -68,10 +68,10 @@ BLOCK_FIELDS = (
     "launches",
     "modules_exposed",
 )
-"""Of one block: computation by phase, what each recompute mode runs again, communication of both passes and of the
-forward pass alone, which full recomputation repeats; what the host needs to launch both passes, where that hides
-what is recomputed besides communication when it is longer than the computing; and what modules that are recomputed
-whole repeat."""
+"""Seconds of one block and micro-batch: computation by phase (``forward`` to ``weight_backward``), computation that
+each recompute mode repeats (``recompute_*``), exposed communication of both passes and of the forward pass alone, which
+full recomputation repeats, host time to launch both passes (``launches``; where it exceeds the computation, it hides
+the recomputed communication), and exposed communication that recomputed single modules repeat."""
 TABLE_FIELDS = ("forward", "backward", "weight_backward", "exposed")
 SHARDING_FIELDS = (
     "exposed",
@@ -266,7 +266,7 @@ class BlockTimes:
         return (exposed_s, *found)
 
     def _exchanges(self, context: StageContext, shape: int, timed: Sequence[TimedOperation]) -> tuple[float, float]:
-        """What both passes, then the forward pass alone, wait for in one block of a shape."""
+        """Exposed communication of one block of a shape, in seconds: of both passes, then of the forward pass alone."""
         layout = context.plan.layout
         if layout.tp == layout.cp == layout.ep == 1:
             return (0.0, 0.0)
@@ -274,11 +274,11 @@ class BlockTimes:
         return (forward + backward, forward)
 
     def _machine_of(self, context: StageContext) -> Machine:
-        """What times a block: other kernels attend where sequences are divided."""
+        """The rates that time a block: attention runs other kernels where sequences are divided."""
         return self.machine.dividing_sequences if context.plan.layout.cp > 1 else self.machine
 
     def _modules_s(self, context: StageContext, shape: int) -> Seconds:
-        """What single modules of a block send again when they are recomputed; 0 without any that communicates."""
+        """Time of the collectives that recomputed single modules of a block repeat; 0 where none communicates."""
         recipe = replace(context.plan.recipe, recompute="selective")
         if not repeats_modules(recipe):
             return 0.0

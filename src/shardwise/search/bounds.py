@@ -1,4 +1,4 @@
-"""What the user pins or bounds in a search, and how ``--tp 8``, ``--pp 1..8`` and ``--dp-shard ..64`` are read."""
+"""Bounds a user sets on the axes of a search, and how ``--tp 8``, ``--pp 1..8`` and ``--dp-shard ..64`` are read."""
 
 import re
 from dataclasses import dataclass, fields
@@ -87,12 +87,12 @@ class SearchBounds:
 
     @property
     def bounded_axes(self) -> tuple[str, ...]:
-        """What is pinned or limited of layout and recipe."""
+        """Names of the fields of layout and recipe that are pinned or limited."""
         names = (field.name for field in fields(self) if field.name not in NO_AXES)
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def without(self, *names: str) -> "SearchBounds":
-        """The same with some axes free."""
+        """These bounds without those on some axes."""
         kept = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in names}
         return SearchBounds(**kept)
 

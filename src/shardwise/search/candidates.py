@@ -126,7 +126,7 @@ class Candidates:
         return Candidates(**{name: np.concatenate([self.column(name), other.column(name)]) for name in self.names})
 
     def _each(self, function: Callable[[IntColumn], IntColumn]) -> "Candidates":
-        """The same done to all columns."""
+        """These candidates with a function applied to each of their columns."""
         return Candidates(**{name: function(self.column(name)) for name in self.names})
 
     def column(self, name: str) -> IntColumn:

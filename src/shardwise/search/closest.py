@@ -46,7 +46,7 @@ STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
 def closest_plan(
     question: Plan, bounds: SearchBounds, found: Found, *, objective: Objective = "step_time"
 ) -> ClosestPlan | None:
-    """What came closest, ``None`` when every candidate breaks a rule."""
+    """The plan that comes closest to fitting; ``None`` when every candidate breaks a rule."""
     nearest = nearest_plan(question, bounds, found)
     if nearest is None:
         return None

@@ -1,4 +1,4 @@
-"""The same cluster with more or fewer nodes or with bigger GPUs, as hypotheses that a search can be run on."""
+"""Variants of a cluster with more or fewer nodes or with bigger GPUs, as hypotheses that a search can be run on."""
 
 import json
 from dataclasses import replace
@@ -37,7 +37,7 @@ KEPT_KEYS = (
     "network_pod_gpus",
     "network_rails",
 )
-"""What a user said about hosts and fabric holds for other GPUs too."""
+"""Keys of a cluster description about hosts and fabric: what a user gives for these holds for other GPUs too."""
 SERVER_KEYS = ("host_memory_gib", "nvme_tb", "network_gbit_per_s_per_node", "scale_up_domain_gpus")
 """Who says one of these describes a server, and means others like it."""
 
@@ -85,7 +85,7 @@ def with_dead_gpu(cluster: Cluster) -> Cluster | None:
 
 
 def resized(cluster: Cluster, num_gpus: int) -> Cluster | str:
-    """The same kind of cluster with so many GPUs, or why there is none.
+    """A cluster of the same kind with so many GPUs, or why there is none.
 
     A part of a server grows to whole ones: ``h100-sxm`` with 64 GPUs is ``64xh100-sxm``.
     """
@@ -194,7 +194,7 @@ def _same_machines(cluster: Cluster, other: Cluster) -> Cluster:
 
 
 def _described(cluster: Cluster) -> dict[str, object]:
-    """What the cluster was read from; empty for one made by hand."""
+    """The description the cluster was read from, as a JSON object; empty for a cluster made by hand."""
     described = json.loads(cluster.spec_json) if cluster.spec_json else {}
     return described if isinstance(described, dict) else {}
 

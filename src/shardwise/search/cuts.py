@@ -21,7 +21,7 @@ TOTALS = {
     "selective": ("forward", "backward", "exposed", "recompute_selective", "modules_exposed"),
     "full": ("forward", "backward", "exposed", "recompute_full", "forward_exposed"),
 }
-"""What a block adds to a step under each recompute mode."""
+"""The block fields whose sum is the time that a block adds to a step, by recompute mode."""
 TOTAL_OF_FIELDS = np.asarray([[float(field in names) for names in TOTALS.values()] for field in BLOCK_FIELDS])
 WAITS = ("exposed", "forward_exposed")
 WAITS_OF_FIELDS = np.where(np.isin(BLOCK_FIELDS, WAITS)[:, None], TOTAL_OF_FIELDS, 0.0)
@@ -52,10 +52,10 @@ class Cuts:
         self._computed_per_token = np.zeros_like(self._per_token)
         """The other part."""
         self._launches_s = np.zeros((len(self._keys), 1, len(estimate.probes.shapes)))
-        """To launch a block, however many tokens it computes."""
+        """Host time to launch the kernels of a block, however many tokens it computes."""
         self.is_timed: Mask = np.zeros(len(self._keys), dtype=np.bool_)
         self.next_cut: IntColumn = np.arange(len(self._keys))
-        """Of every cut: the widest on the way to it that is not timed yet."""
+        """For each cut: the widest untimed cut on the path to it from the root; the next one to time."""
         self.time(np.flatnonzero(self._parent < 0))
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class Cuts:
             self.next_cut[level] = np.where(self.is_timed[parent], level, self.next_cut[parent])
 
     def _bound_per_token(self, cuts: IntColumn) -> FloatColumn:
-        """Of cuts that are not timed, from the wider ones."""
+        """Lower bounds on the seconds per token of untimed cuts, from the wider cuts above them."""
         computed, waits = self._computed_per_token[cuts], self._waits_per_token[cuts]
         launches = self._launches_s[cuts, 0] / self._tokens[cuts, None]
         hides = np.maximum(0.0, launches - computed[:, NO_RECOMPUTE])[:, None]

@@ -43,7 +43,7 @@ class Evaluated:
     family: Key
     plan: Plan
     prediction: Prediction
-    """Its memory is that of the fullest stages; see :func:`shardwise.search.shown.of_all_stages`."""
+    """Time, and memory of the fullest stages alone; see :func:`shardwise.search.shown.of_all_stages`."""
 
     @property
     def price_fraction(self) -> float:
@@ -58,7 +58,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What predicting in order found."""
+    """The outcome of predicting rows in order: the plans that fit, and how many do not."""
 
     fitting: tuple[Evaluated, ...]
     num_too_big: int
@@ -66,7 +66,7 @@ class Evaluation:
     nearest: tuple[Plan, MemoryPrediction] | None
     """The predicted candidate that misses the device by least, when none fits."""
     num_uneven: int = 0
-    """Of the fitting: plans with uneven stages, which are no rows of the space."""
+    """Number of fitting plans with uneven stages; they are not rows of the space."""
 
 
 class Evaluator:
@@ -83,7 +83,7 @@ class Evaluator:
         """Rows that were tried with uneven stages."""
         self._made_safe: list[Evaluated] = []
         self._weighed: dict[int, MemoryPrediction | None] = {}
-        """Of rows that were not taken so far; ``None`` where a rule is broken."""
+        """Predicted memory by row, for rows not taken into the result so far; ``None`` for a row that breaks a rule."""
         self._nearest: tuple[Plan, MemoryPrediction] | None = None
 
     def scout(self, order: IntColumn, *, per_kind: int) -> None:

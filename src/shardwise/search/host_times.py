@@ -1,4 +1,4 @@
-"""What a step waits for when states or activations live on the host, for every candidate in array operations."""
+"""Time a step waits for the host when states or activations live there, for all candidates in array operations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,6 +74,6 @@ class HostTimes:
 
 
 def _exposed_s(copied: FloatColumn, work: FloatColumn, blocks: FloatColumn) -> FloatColumn:
-    """What copies add to a pass: their excess, and the first block's, which nothing runs before."""
+    """Exposed seconds of a pass's copies: their excess over it, and the first block's, which nothing runs before."""
     exposed: FloatColumn = np.maximum(0.0, copied - work) + copied / blocks
     return exposed

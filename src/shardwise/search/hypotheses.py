@@ -21,7 +21,7 @@ ENOUGH_PREDICTIONS = SearchBounds().max_predictions
 SEARCHED_FIELDS = frozenset(
     ("micro_batch_size", "global_batch_size", "recompute", "recompute_layers", "offload", "activation_offload")
 )
-"""Of a recipe: what a search chooses by itself, and the batch, whose changes are looked for apart."""
+"""Fields of a recipe that a search chooses by itself, and the batch size, whose changes are looked for apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ def has_plan(hypothesis: Hypothesis) -> bool:
 
 
 def relief_of(hypothesis: Hypothesis, *, objective: Objective) -> Relief | None:
-    """What a search of a changed question recommends, as if it was asked; ``None`` when it has no plan."""
+    """The plan that a search recommends for a changed question, with memory and time; ``None`` when it finds none."""
     if not has_plan(hypothesis):
         return None
     bounds = replace(hypothesis.bounds, max_predictions=max(ENOUGH_PREDICTIONS, hypothesis.bounds.max_predictions))
@@ -70,13 +70,13 @@ def relief_of(hypothesis: Hypothesis, *, objective: Objective) -> Relief | None:
 
 
 def first_that_helps(hypotheses: Iterable[Hypothesis], *, objective: Objective) -> Relief | None:
-    """What the first changed question that has a plan recommends."""
+    """The recommendation for the first of these changed questions that has a plan; ``None`` when none has."""
     found = (relief_of(hypothesis, objective=objective) for hypothesis in hypotheses)
     return next((relief for relief in found if relief is not None), None)
 
 
 def free_axes(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
-    """The same question without one of the user's bounds on axes, then without any."""
+    """The question without one of the user's bounds on axes, for each bound in turn, then without any."""
     names = bounds.bounded_axes
     for name in names:
         yield Hypothesis(change=f"no bound on {name}", question=question, bounds=bounds.without(name))
@@ -85,9 +85,9 @@ def free_axes(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
 
 
 def mended_rules(question: Plan, bounds: SearchBounds, rejected: Sequence[Rejection]) -> Iterator[Hypothesis]:
-    """The same question with what the fix of a broken rule changes of it, then with all such changes.
+    """The question with the changes that mend a broken rule, for each rule in turn, then with all of these changes.
 
-    Fixes of what a search chooses by itself were tried by it.
+    Changes of fields that a search chooses by itself are left out: the search has tried them.
     """
     fixes = [group.changes for group in rejected if _is_about_question(group.changes)]
     together: Changes = ()

@@ -1,4 +1,4 @@
-"""What a search knows of the machine: seconds of operations and of calls, asked of ``predict`` and of nothing else.
+"""Seconds of operations and of collective calls for a search, all of them asked of ``predict``.
 
 Everything that turns an inventory into seconds passes through here, so that rates measured on one machine reach the
 whole search by being reached here.
@@ -37,7 +37,7 @@ class Machine:
 
     @cached_property
     def dividing_sequences(self) -> "Machine":
-        """The same for layouts with context parallelism, whose attention may be another kernel."""
+        """The rates for layouts with context parallelism, whose attention may be another kernel."""
         return Machine(question=replace(self.question, layout=replace(self.question.layout, cp=2)))
 
     def durations_s(self, operations: tuple[Operation, ...], *, part: GroupPart = "blocks") -> tuple[Seconds, ...]:
@@ -58,7 +58,7 @@ class Machine:
     def block_waits_s(
         self, layer: LayerSpec, context: StageContext, timed: Sequence[TimedOperation]
     ) -> tuple[Seconds, Seconds]:
-        """What forward and backward of one block of a shape wait for of the collectives inside it, for one micro-batch.
+        """Exposed seconds of the collectives inside one block, forward and backward, for one micro-batch.
 
         Blocks whose kernels and messages take as long are run once: whether weights are gathered tells few apart.
         """
@@ -105,7 +105,7 @@ class Machine:
         return self.question.cluster
 
     def _placement_of(self, call: Collective) -> GroupPlacement:
-        """Where the ranks of a call lie; of a pipeline's neighbours, some on both sides of a host's end."""
+        """The placement of a call's ranks; of neighbours in a pipeline, some lie on both sides of a host's end."""
         is_chain = call.kind == "send_recv" and call.axis == "pp"
         key = (call.group_size, call.stride, is_chain)
         if key not in self._placements:

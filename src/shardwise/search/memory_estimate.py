@@ -35,7 +35,7 @@ class MemoryEstimate:
         return StageColumns(question=self.probes.question)
 
     def device_bytes(self, rows: Candidates, *, enough_bytes: float = np.inf) -> FloatColumn:
-        """What the worst rank of each candidate needs on its device.
+        """Device memory of the fullest rank of each candidate, in bytes.
 
         Args:
             rows: the candidates.

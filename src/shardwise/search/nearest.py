@@ -22,7 +22,7 @@ from shardwise.units import Bytes
 __all__ = ["nearest_plan", "shortage_bytes"]
 
 WEIGHED_OF_EACH = 3
-"""Of every way to keep tensors on the host: candidates, those estimated to lack least, that are predicted."""
+"""Candidates that are predicted for each way to keep tensors on the host: those estimated to lack least memory."""
 
 
 def nearest_plan(question: Plan, bounds: SearchBounds, found: Found) -> tuple[Plan, MemoryPrediction] | None:
@@ -43,7 +43,7 @@ def nearest_plan(question: Plan, bounds: SearchBounds, found: Found) -> tuple[Pl
 
 
 def shortage_bytes(memory: MemoryPrediction, plan: Plan) -> float:
-    """What one GPU lacks: of its own memory, and its share of what its host and the drives of that lack.
+    """Bytes that one GPU lacks: of its own memory, and its share of those missing on its host and the host's drives.
 
     A host or drives of unknown size lack nothing.
     """

@@ -10,7 +10,7 @@ from shardwise.search.bounds import IntRange, SearchBounds
 __all__ = ["DEGREES", "no_degrees", "range_text"]
 
 DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
-"""Their product is the number of GPUs."""
+"""The degrees whose product is the number of GPUs."""
 MAX_NAMED = 12
 """Degrees that a fix lists."""
 
@@ -47,7 +47,7 @@ def range_text(limit: IntRange) -> str:
 
 
 def _problem(asked: dict[str, list[int]], bounds: SearchBounds, num_gpus: int, *, is_free: bool) -> str:
-    """What is wrong with bounds each of which some degree keeps."""
+    """Why no layout keeps all of these bounds, though some degree keeps each of them, in words."""
     texts = [_text(name, bounds) for name in asked]
     if any(len(allowed) > 1 for allowed in asked.values()):
         return f"no product of degrees with {', '.join(texts)} {'divides' if is_free else 'is'} {num_gpus:,} GPUs"
@@ -70,7 +70,7 @@ def _no_pipeline(bounds: SearchBounds, num_gpus: int) -> LayoutError:
 
 
 def _pipeline_asked(bounds: SearchBounds) -> str:
-    """What only a pipeline has."""
+    """The bound that only a pipeline can keep, as it is written: chunks per rank or a schedule."""
     if bounds.vpp is not None and bounds.vpp.low > 1:
         return f"vpp={range_text(bounds.vpp)}"
     return f"schedule={','.join(bounds.schedule or ())}"

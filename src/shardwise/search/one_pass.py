@@ -50,8 +50,8 @@ SAFE_TRIES = 8
 CHEAPER = 3
 """Sets of degrees that are predicted because they may be recommended for what they do without."""
 SCOUTED_RATIO, SCOUTS = 1.1, 1
-"""Of every kind of variant whose estimate comes this close to the fastest, so many are predicted first: what the
-estimate misjudges about all of a kind is corrected by them."""
+"""Largest ratio of an estimate to the fastest one at which a kind of variant is tried first, and the number of its
+variants that are predicted then: they correct what the estimate misjudges about all variants of the kind."""
 RESOLUTION = 0.005
 """Estimates closer than this are ordered by simplicity."""
 LEAST_SHOWN = 10
@@ -62,7 +62,7 @@ MIN_PER_FAMILY = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one pass over the space found, before ranking."""
+    """The plans that one pass over the space found, before ranking, and why the other candidates are none."""
 
     space: SearchSpace
     evaluation: Evaluation
@@ -103,7 +103,7 @@ def find(
 
 
 def _merged(parts: Sequence[Found]) -> Found:
-    """What passes over several precisions found, as one."""
+    """The results of one pass per precision, merged into one."""
     names = [field.name for field in fields(SearchSpace)]
     rejected: dict[str, Rejection] = {}
     for group in (group for part in parts for group in part.rejected):
@@ -223,7 +223,7 @@ class _Order:
         return best_first(self.pool.needed_bytes, self.pool.rows, default_zero_stage=self._zero_stage)
 
     def fitting_safely(self, rows: IntColumn) -> IntColumn:
-        """Those whose memory band is estimated to lie within the device."""
+        """The rows whose memory band is estimated to lie within the device."""
         _, high_fraction = memory_band(self.question)
         is_safe = self.pool.needed_bytes[rows] * high_fraction <= self.question.cluster.gpu.memory_bytes
         chosen: IntColumn = rows[is_safe]
@@ -255,7 +255,7 @@ class _Order:
 
     @property
     def spread_ratios(self) -> FloatColumn:
-        """What an uneven spread of its blocks leaves of the time of every row."""
+        """Work of each row's heaviest stage with blocks spread unevenly, over that with an even spread; 1 at most."""
         rows = self.pool.rows
         if self.question.layout.stage_layers is not None:
             return np.ones(len(rows))
@@ -266,7 +266,7 @@ class _Order:
 
     @property
     def kinds_moved(self) -> IntColumn:
-        """What every row keeps on the host without having to: states, activations, or both."""
+        """Number of kinds of tensors (states, activations) that each row keeps on the host without having to."""
         rows = self.pool.rows
         least = rows.activation_offload.min(initial=1)
         kinds: IntColumn = np.add(rows.offload > self.least_offload, rows.activation_offload > least, dtype=np.int64)

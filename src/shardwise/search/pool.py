@@ -17,7 +17,8 @@ TRIED_AT_ONCE = 7
 SETS_OF_OFFLOADS = range(1 << len(OFFLOADS))
 LOWEST_BITS = np.asarray([(choices & -choices).bit_length() - 1 for choices in SETS_OF_OFFLOADS])
 HIGHEST_BITS = np.asarray([choices.bit_length() - 1 for choices in SETS_OF_OFFLOADS])
-"""Of every set of ways to offload: the position of the one that moves least, and most; -1 of the empty set."""
+"""Position in ``OFFLOADS`` of the way to offload that moves least, and most, one entry per set of ways (a bit mask); -1
+for the empty set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

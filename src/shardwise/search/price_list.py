@@ -1,4 +1,4 @@
-"""What every step beyond the canonical layout has to gain, and why: the price list of simplicity.
+"""The price list of simplicity: the gain that each step beyond the canonical layout needs to be recommended, and why.
 
 The canonical layout of a dense model is data parallelism whose shard groups fill a server or more; of a mixture of
 experts, expert parallelism beside it. A step beyond it has a price: the share of the step time that it has to save
@@ -222,7 +222,7 @@ PRICES: tuple[Price, ...] = (
 
 
 def price_fraction(plan: Plan) -> float:
-    """What the steps of a plan have to gain together, as a share of the step time; of columns, a column.
+    """Sum of the prices of a plan's steps beyond the canonical layout, as a share of step time; of columns, a column.
 
     >>> from shardwise.catalog import read_cluster
     >>> from shardwise.families import read_model

@@ -52,10 +52,10 @@ class StageOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedStage:
-    """What one of the watched stages of every row holds."""
+    """The contents of one watched stage (first, longest or last) of every row: its blocks, embedding and head."""
 
     stage: IntColumn
-    """Which stage of its pipeline it is."""
+    """Index of the stage in the pipeline of each row."""
     blocks: FloatColumn
     """``(rows, distinct block shapes)``"""
     has_embedding: IntColumn
@@ -63,7 +63,7 @@ class WatchedStage:
     largest_chunk_fraction: FloatColumn
     """Share of its blocks in the chunk that holds most of them."""
     order: IntColumn
-    """Which of ``Probes.orders`` its blocks have."""
+    """Index into ``Probes.orders`` of the order of the stage's blocks, for each row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class Probes:
         return self.watched_of(pipelines_of(rows), watched)
 
     def watched_of(self, pipelines: Combined, watched: int) -> WatchedStage:
-        """The same of rows whose pipelines are told apart already."""
+        """One of the watched stages of every row, for rows whose pipelines are grouped already."""
         table = np.asarray([self._contents((*key, watched)) for key in pipelines.keys], dtype=np.float64)
         order, index, has_embedding, has_head = table[:, -4:].astype(np.int64).T
         of_row = pipelines.of_row
@@ -118,7 +118,7 @@ class Probes:
         return cache(self._stage_contents)
 
     def _stage_contents(self, key: Key) -> tuple[float, ...]:
-        """What a watched stage of a pipeline holds: blocks per shape, its largest chunk, order, index and ends."""
+        """Contents of a watched stage: blocks per shape, largest chunk's share, order, index, embedding and head."""
         *pipeline, watched = key
         stages = self._pipeline(*pipeline)
         stage = stages[watched_index(self._sizes(tuple(pipeline)), watched)]
@@ -240,7 +240,7 @@ class Probes:
 
 
 def pipelines_of(rows: Candidates) -> Combined:
-    """What the stages of rows hold depends on."""
+    """The rows grouped by the columns that decide what their stages hold."""
     return Combined.of([rows.column(name) for name in PIPELINE_KEYS])
 
 

@@ -45,9 +45,9 @@ class _Verdict:
 
     winner: Evaluated
     best: Evaluated
-    """By the objective alone."""
+    """The plan with the best value of the objective, safe or not."""
     best_safe: Evaluated
-    """By the objective alone, of the plans whose memory band stays inside the device; of all where there is none."""
+    """The best by the objective among plans whose memory band stays inside the device; among all where none does."""
     ordered: Sequence[Evaluated]
     """One plan of each set of degrees, the best first; further variants after them."""
     num_layouts: int
@@ -146,7 +146,7 @@ def _compared(found: Evaluated, objective: Objective) -> float:
 
 
 def _preferred(by_objective: Sequence[Evaluated], objective: Objective) -> Evaluated:
-    """Of plans in order, the safe one with the shortest step after the prices of what it combines.
+    """The recommended plan: the safe one whose step is shortest once the prices of what it combines are added.
 
     Only plans that come close to the best safe one take part: in time within ``MAX_LOSS_FRACTION``, in memory within
     the error. Where no plan is safe, those at the edge of the device do.

@@ -99,7 +99,7 @@ def _memory_text(saved_bytes: Bytes) -> str:
 
 
 def why_it_lost(found: Evaluated, winner: Evaluated, *, objective: Objective) -> str:
-    """What a plan loses against the recommended one, in time and in memory, that of the objective first."""
+    """A sentence on how a plan compares with the recommended one in time and memory, the objective first."""
     slower_s = found.prediction.time.step_s - winner.prediction.time.step_s
     saved_bytes = winner.prediction.memory.needed_bytes - found.prediction.memory.needed_bytes
     memory = _memory_text(saved_bytes)

@@ -46,8 +46,8 @@ class SearchSpace:
     layouts_slower: int
     """Valid, but slower than the layouts that were predicted, by their estimate or by a bound; not predicted."""
     layouts_evaluated: int
-    """Of all: those whose memory was computed one by one. Every other one lies in a block that a rule or a bound
-    excludes as a whole."""
+    """Candidates whose memory was computed one by one. Every other one lies in a block of candidates that a rule or a
+    bound excludes as a whole."""
     layouts_predicted: int
     layouts_feasible: int
     """Considered, valid and not known to be too big: ``layouts_slower`` plus those predicted to fit."""
@@ -108,9 +108,9 @@ class Relief:
     """What to change, such as ``num_nodes=16`` or ``offload=optimizer``."""
     plan: Plan
     device_used_bytes: Bytes
-    """What would be allocated and cached, at most the device."""
+    """Memory that would be allocated and cached on the fullest device, at most its capacity."""
     needed_bytes: Bytes
-    """What the plan needs, the figure that is compared with the capacity everywhere in a search."""
+    """Memory the plan needs on its fullest device; a search compares this figure with the capacity."""
     step_s: Seconds
     caution: str = ""
 
@@ -122,11 +122,11 @@ class ClosestPlan:
     plan: Plan
     prediction: Prediction
     missing_bytes: Bytes
-    """What the worst device lacks; 0 where only its host does."""
+    """Memory the fullest device lacks; 0 where only its host lacks some."""
     lacks: str
-    """The same in words, or what the host or its drives lack where the device holds its part."""
+    """The missing memory in words: of the device, or of the host or its drives where the device holds its part."""
     because: str
-    """What fills the device, or the host."""
+    """The reason in words: which tensors fill the device, or the host."""
     reliefs: tuple[Relief, ...]
     """Smallest change first; empty when none was found."""
 
@@ -168,11 +168,11 @@ class SearchResult:
     """Plans that no predicted plan beats in both step time and memory, fastest first."""
     rejected: tuple[Rejection, ...]
     closest: ClosestPlan | None
-    """Only when nothing fits."""
+    """The plan that comes closest to fitting, where nothing fits; ``None`` otherwise."""
     missed: MissedTargets | None = None
-    """Only when plans fit and none meets the deadline and the budget."""
+    """The missed deadline or budget, where plans fit and none meets them; ``None`` otherwise."""
     repairs: tuple[Relief, ...] = ()
-    """Only when every layout breaks a rule: changes of the question under which a plan was found."""
+    """Changes of the question under which a plan was found, where every layout breaks a rule; empty otherwise."""
     assumptions: tuple[str, ...] = ()
     question: Plan | None = None
     """The question with its batch, whose open fields are those that nobody gave; a search fills in its layout."""

@@ -29,14 +29,14 @@ READ_AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which rows a search must know the estimate of."""
+    """Limits on the rows whose step time a search must estimate."""
 
     within_ratio: float
-    """Up to so many times the fastest estimate."""
+    """Every row is wanted up to this multiple of the fastest step time."""
     front_ratio: float
-    """Up to so many times the fastest: those with less memory than all that are as fast."""
+    """Rows that need less memory than all that are as fast are wanted up to this multiple of the fastest step time."""
     front_step_fraction: float = 0.03
-    """Memory has to fall by this share to count as less."""
+    """Share by which memory has to be lower to count as less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class Refinement:
         return replace(self.plain.take(row), recompute=mode, recompute_layers=layers)
 
     def recomputed(self, chosen: IntColumn) -> tuple[IntColumn, IntColumn, IntColumn]:
-        """Of some of the rows: which they are without a way to recompute, and that: the mode and how many blocks."""
+        """For each chosen row: its index in ``plain``, its recompute mode and its number of recomputed blocks."""
         if not self._ways.size:
             return chosen, self.plain.recompute[chosen], self.plain.recompute_layers[chosen]
         row, way = np.divmod(chosen, self.copies)
@@ -98,7 +98,7 @@ class Refinement:
         return row, mode[way], layers[way]
 
     def num_microbatches(self, chosen: IntColumn) -> IntColumn:
-        """Of some of the rows."""
+        """Number of micro-batches of each chosen row, per data-parallel rank and step."""
         return self._num_microbatches[chosen // self.copies]
 
     def pool(self, chosen: IntColumn) -> Pool:
@@ -110,7 +110,7 @@ class Refinement:
         )
 
     def bounds_s(self, chosen: IntColumn) -> FloatColumn:
-        """What some rows take at the least, as far as their blocks are timed by now."""
+        """A lower bound on the step time of each chosen row, in seconds, from the blocks that are timed by now."""
         if not len(chosen):
             return np.zeros(0)
         row, mode, layers = self.recomputed(chosen)

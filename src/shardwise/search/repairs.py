@@ -25,8 +25,9 @@ BATCH_AXES = ("dp_replicate", "dp_shard", "micro_batch_size")
 def repairs(
     question: Plan, bounds: SearchBounds, *, rejected: Sequence[Rejection] = (), objective: Objective = "step_time"
 ) -> tuple[Relief, ...]:
-    """What the fix of a broken rule changes, another batch, fewer GPUs, free axes: the first of each kind that has a
-    plan. A batch close to the one that was asked for stands first: it changes least of what is trained."""
+    """Changes of a question without a plan that give it one: the first that helps among fixes of broken rules, other
+    batches, fewer GPUs and freed axes each. A batch close to the one that was asked for stands first: it changes least
+    of what is trained."""
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
     kinds = (
         mended_rules(question, few, rejected),

@@ -13,7 +13,7 @@ from shardwise.rules import find_errors
 __all__ = ["safely_recomputed"]
 
 DEPTHS: tuple[Recompute, ...] = ("none", "selective", "full")
-"""From what keeps most to what keeps least."""
+"""Recompute modes, from the one that keeps most activations to the one that keeps least."""
 
 Weighed = tuple[Plan, MemoryPrediction]
 

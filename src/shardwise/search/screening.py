@@ -37,14 +37,15 @@ WANTED: dict[Objective, Wanted] = {
     "fewest_gpus": Wanted(within_ratio=1.1, front_ratio=1.3),
     "memory": Wanted(within_ratio=1.02, front_ratio=16.0, front_step_fraction=0.005),
 }
-"""What is estimated to the end: all that the prediction could still rank first, and the front of time and memory."""
+"""The rows that are estimated to the end, by objective: all that the prediction could still rank first, and the
+front of time and memory."""
 MADE_TO_FIT_RATIO = 1.02
 """How far above the fastest estimate the bound of a row may be for it to be worth making it fit."""
 SMALL_SPACE, SMALL_RATIO = 30_000, 1.5
 """In a space of so few rows estimates cost little, and more of them are needed to show different layouts."""
 SAMPLE_STRIDE = 17
-"""Of larger spaces one row in so many is weighed and timed first. A prime, so that the sample runs through every option
-of every axis."""
+"""Distance between the sampled rows of a larger space, whose memory and time are estimated first. It is a prime, so
+that the sample runs through every option of every axis."""
 CLEARLY_RATIO = 1.02
 """How far above the device the example of what does not fit is, so that the two figures differ as they are printed."""
 READ_AT_ONCE = 2048
@@ -69,7 +70,7 @@ class Screened:
     num_evaluated: int
     """Decorated rows whose memory was computed one by one."""
     too_big: Candidates
-    """Of the rows that are too big, the one that lacks least; empty where none is."""
+    """The row that lacks least memory among those that are too big; empty where none is."""
     smallest: Callable[[], Candidates]
     """Finds a few rows that need the least memory."""
 

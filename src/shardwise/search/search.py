@@ -156,7 +156,7 @@ def _unmoved(question: Plan, bounds: SearchBounds) -> Iterator[str]:
 
 
 def _without_it(plans: Sequence[RankedPlan]) -> str:
-    """What a plan that moves less to the host costs, where one is shown."""
+    """How much longer a step of the fastest plan that moves less to the host takes, where one is shown."""
     now = plans[0]
     less = [ranked for ranked in plans if host_moves(ranked.plan) < host_moves(now.plan)]
     if not less:
@@ -168,7 +168,7 @@ def _without_it(plans: Sequence[RankedPlan]) -> str:
 
 
 def _host_notes(plans: Sequence[RankedPlan]) -> Iterator[str]:
-    """What plans that move tensors to the host ask of it."""
+    """Notes on host memory and on copies for plans that keep tensors on the host."""
     if moved := moved_words(plans[0].plan):
         memory = plans[0].prediction.memory
         known = memory.host_capacity_bytes

@@ -30,7 +30,7 @@ class Beside:
     plan: Plan
     prediction: Prediction
     step_ratio: float
-    """Its step over the recommended plan's."""
+    """Step time of this plan over that of the recommended one."""
     why: str = ""
     """Why the search did not recommend it, in terms of speed; empty where memory was the objective, and
     for a variant that the search did not rank."""

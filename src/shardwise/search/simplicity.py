@@ -22,7 +22,7 @@ MAX_TIE_FRACTION = 0.05
 call too much a tie: the tie is half that band, and never more than this, a little over half of the 8.9 % that two rows
 of a published sweep are off from their measured ratio in the median (``benchmarks/search_regret.py``)."""
 FINER_FIELDS = ("zero_stage", "reshard_after_forward", "sequence_parallel", "schedule", "stage_layers")
-"""Of a layout: what plans of equal degrees differ in."""
+"""Fields of a layout, apart from the degrees, in which two plans of equal degrees may differ."""
 
 
 def num_axes(layout: Layout) -> int:
@@ -86,7 +86,7 @@ def _spelled(value: object) -> str:
 
 
 def moved_words(plan: Plan) -> str:
-    """What a plan keeps on the host, in words; nothing where it keeps nothing there."""
+    """The tensors that a plan keeps on the host, in words; empty where it keeps none there."""
     words = {"none": "", "optimizer": "optimizer states", "parameters": "parameters and optimizer states"}
     states = words.get(plan.recipe.offload, "optimizer states (on drives)")
     parts = [states, "activations" if plan.recipe.activation_offload else ""]
@@ -94,12 +94,12 @@ def moved_words(plan: Plan) -> str:
 
 
 def short_variant(plan: Plan) -> str:
-    """The degrees above one, and what variants of the same degrees differ in."""
+    """The degrees above one, then recomputation, micro-batch size and offloading, in words."""
     return f"{short_layout(plan)}, {variant_words(plan)}"
 
 
 def variant_words(plan: Plan) -> str:
-    """What variants of the same degrees differ in."""
+    """Recomputation, micro-batch size and offloading of a plan, in words: variants of equal degrees differ in these."""
     recipe = plan.recipe
     layers = f" of {recipe.recompute_layers} layers a stage" if recipe.recompute_layers else ""
     host = "".join(

@@ -179,7 +179,7 @@ class Space:
 
     @cached_property
     def _axes(self) -> dict[str, AxisOptions]:
-        """All of them; what a combination of degrees allows is remembered, since every count asks again."""
+        """The options of every axis; those of a combination of degrees are remembered, since every count asks again."""
         return {
             "sequence_parallel": AxisOptions(
                 names=("sequence_parallel",), keys=("tp",), options=cache(self._sequence_parallel_options)

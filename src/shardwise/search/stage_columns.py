@@ -91,7 +91,7 @@ class _Columns:
             self.columns += [value for _, value in parts if _is_column(value)]
             fixed += [value for _, value in parts if not _is_column(value)]
         self.fixed = (*self._fields.items(), *fixed)
-        """Where the columns are, and everything else."""
+        """The positions of the columns among the arguments, and all arguments that are no columns."""
 
     def distinct(self, num_rows: int) -> tuple[list[Key], IntColumn]:
         """The distinct values of the columns, and which of them each row has; of so many rows where there are none."""
@@ -171,7 +171,7 @@ class _Placed:
     held: HeldStage
     kind: int
     numbers: tuple[float, ...]
-    """Its sizes, then the blocks of every run and how many of them are recomputed."""
+    """Sizes of the stage, then for each run of equal blocks their number and the number recomputed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from shardwise.units import Dollars, format_percent
 __all__ = ["SweepResult", "SweepRow", "sweep", "sweep_objective"]
 
 MAX_PREDICTIONS, FEW_PREDICTIONS = 8, 2
-"""Of a cluster that was asked about, and of one that is proposed."""
+"""Plans predicted at most for a cluster that was asked about, and for one that the sweep proposes."""
 MAX_TYPES_GROWN = 4
 """Types of GPU of which other sizes are tried when none of the sizes will do."""
 
@@ -78,7 +78,7 @@ class SweepResult:
 
 
 def sweep_objective(bounds: SearchBounds) -> Objective:
-    """What is asked when nobody says: the cheapest by a deadline, the fastest within a budget, else cost and time.
+    """The default objective: lowest cost with a deadline, shortest step with a budget, else the product of both.
 
     Cost times time is smallest where the front of both bends: from there on, a per cent of time costs more than a per
     cent of money.
@@ -162,7 +162,7 @@ def _row(question: Plan, bounds: SearchBounds, objective: Objective) -> SweepRow
 
 
 def _what_lacks(found: Found, question: Plan, bounds: SearchBounds) -> str:
-    """What the closest layout lacks, or the rule that most layouts break where every one breaks some."""
+    """Why a cluster has no plan: the memory its closest layout lacks, or the rule that most layouts break."""
     closest = nearest_plan(question, bounds, found)
     uneven = ""
     if _is_shared_unevenly(question):
@@ -268,7 +268,7 @@ def _nothing_meets(rows: Sequence[SweepRow], bounds: SearchBounds) -> tuple[str,
 
 
 def _other_sizes(fastest_first: Sequence[Plan], bounds: SearchBounds) -> Iterator[TargetChange]:
-    """Of every type: the nearest number of GPUs that meets the targets, from its fastest cluster on."""
+    """The nearest number of GPUs that meets the targets, for each GPU type, starting at the type's fastest cluster."""
     if any(target is not None and target <= 0 for target in (bounds.deadline_days, bounds.budget_usd)):
         return
     for question in _one_of_each_type(fastest_first):

@@ -170,6 +170,6 @@ def _fastest_meeting(question: Plan, bounds: SearchBounds) -> Evaluated | None:
 
 
 def target_change(words: str, found: Evaluated, *, caution: str) -> TargetChange:
-    """What to change, and what the run of the plan that was found then takes and costs."""
+    """A change as a record, with the days and dollars that a run of the plan found under it takes."""
     cost = run_cost(found.prediction)
     return TargetChange(change=words, plan=found.plan, days=cost.days, usd=cost.usd, caution=caution)

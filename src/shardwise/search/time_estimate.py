@@ -58,8 +58,8 @@ SATURATING_TOKENS = 16384
 WATCHED = (FIRST, LONGEST, LAST)
 """The stages that are timed."""
 LEAST_PASSING_FRACTION = 0.3
-"""Of a block's time, what the next stage waits for at the least where gradients of weights are put off: these are a
-third of its FLOP, and up to two thirds of its bytes."""
+"""Smallest share of a block's time that the next stage waits for where gradients of weights are put off: these are a
+third of the block's FLOP, and up to two thirds of its bytes."""
 HIDDEN_PARTS = ("hideable", "slowing")
 BOUND_FRACTION = 0.94
 """Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by 2.9 % at the most among
@@ -89,20 +89,20 @@ class StageSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """All micro-batches of a step, before data parallelism."""
+    """Seconds of all micro-batches of a step, one entry per row, before data parallelism adds to them."""
 
     steady: FloatColumn
-    """Of the slowest stage, without waiting for others."""
+    """Seconds the slowest stage works in a step, without waiting for other stages, one entry per row."""
     bubble: FloatColumn
     host: FloatColumn
     """Waiting for the host."""
     lines: FloatColumn
-    """``(rows, 2, 2)``: one micro-batch on the longest stage, under which data parallelism hides: forward and backward,
-    each with what it waits for and of that the computing alone."""
+    """``(rows, 2, 2)``: seconds of one micro-batch on the longest stage, under which data parallelism hides: forward
+    and backward, each first with its waits for communication, then the computation alone."""
 
     @property
     def total(self) -> FloatColumn:
-        """From the first forward to the last backward."""
+        """Seconds from the first forward to the last backward."""
         return self.steady + self.bubble + self.host
 
 
@@ -114,22 +114,22 @@ class TimeEstimate:
 
     @property
     def probes(self) -> Probes:
-        """Where the inventory is asked."""
+        """The operations, collectives and tensors of single blocks and stages of the question."""
         return self.memory.probes
 
     @cached_property
     def host(self) -> HostTimes:
-        """Where waiting for the host is timed."""
+        """Times of waiting for the host."""
         return HostTimes(probes=self.probes, memory=self.memory)
 
     @cached_property
     def times(self) -> BlockTimes:
-        """Where blocks, tables and groups are timed."""
+        """Times of blocks, of the embedding and head, and of data-parallel collectives."""
         return BlockTimes(probes=self.probes, machine=self.machine)
 
     @cached_property
     def machine(self) -> Machine:
-        """What turns the inventory into seconds."""
+        """The rates of the cluster and engine, which turn operations and collectives into seconds."""
         return Machine(question=self.probes.question)
 
     def step_s(self, rows: Candidates, *, num_microbatches: IntColumn) -> FloatColumn:
@@ -412,7 +412,7 @@ def _bubble_s(
 def _messages_s(
     rows: Candidates, longest: StageSeconds, num_microbatches: IntColumn, message_s: FloatColumn
 ) -> FloatColumn:
-    """What messages between stages add that a schedule runs beside computation; 0 where stages wait for them anyway.
+    """Time that overlapped messages between stages add to a step; 0 for schedules whose stages wait for each message.
 
     Each takes its time once around the pipeline while it fills and drains. Of the micro-batches between, those of every
     chunk take what they need beyond the forward pass that runs meanwhile.
@@ -426,7 +426,7 @@ def _messages_s(
 
 
 def _overlapped_s(hideable: FloatColumn, slowing: FloatColumn, *, line: FloatColumn) -> FloatColumn:
-    """What data parallelism adds to the line it runs under: its excess, and the slowing of what is hidden.
+    """Seconds data parallelism adds to a pass it overlaps: what exceeds the pass, and the slowdown of the computation.
 
     What waits in the line is not slowed. ``line`` is one pass of :class:`Passes`.
     """

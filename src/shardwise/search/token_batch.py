@@ -28,21 +28,21 @@ ADAPTER_SEQUENCES = 16
 TUNING_SEQUENCES = 64
 """Sequences of a step of full fine-tuning: Llama 2-Chat's (arXiv:2307.09288, section 3.1)."""
 TOKENS_PER_GPU = 32_768
-"""Of a pre-training step: 8B then takes some seconds a step on A100 and 70B half a minute, and every GPU has a few
-sequences."""
+"""Tokens per GPU of a pre-training step where no batch is given: 8B then takes some seconds a step on A100 and 70B half
+a minute, and every GPU has a few sequences."""
 MOST_TOKENS = 16 * 2**20
 """The largest batch of Llama 3 405B (arXiv:2407.21783, section 3.4.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
-    """What became of a batch given in tokens."""
+    """A batch given in tokens, as a number of sequences that the GPUs share."""
 
     num_sequences: int
     num_sharing_gpus: int
     """The largest divisor of the GPUs that divides them."""
     sentence: str
-    """What was asked, what is used instead and how far it lies from it."""
+    """One sentence: the batch that was asked for, the one used instead and the difference."""
 
 
 def assumed_batch(*, model: ModelSpec, recipe: Recipe, num_gpus: int) -> TokenBatch:

@@ -1,4 +1,4 @@
-"""What would make a plan fit that does not: a change of its recipe, or how many times further it has to be divided."""
+"""Ways to make a plan fit that does not: a change of its recipe, or how many times further it has to be divided."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +18,7 @@ __all__ = ["way_out"]
 ROOMIER_RATIO = 2
 """Hosts are to be had with up to so many times the memory."""
 MOVING: tuple[Offload, ...] = ("optimizer", "parameters")
-"""What may move to the host, from what waits less to what frees more."""
+"""Values of ``offload`` to try, from the one with less waiting to the one that frees more memory."""
 
 
 def way_out(plan: Plan, memory: MemoryPrediction) -> str:

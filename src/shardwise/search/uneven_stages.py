@@ -53,7 +53,7 @@ def uneven_stages(plan: Plan) -> Iterator[tuple[int, ...]]:
 
 
 def spread_ratio(plan: Plan) -> float:
-    """What the heaviest stage of the best uneven spread weighs, over that of the even one; 1 where none is better."""
+    """Work of the heaviest stage under the best uneven spread of blocks, over the even one; 1 where none is better."""
     spread = next(uneven_stages(plan), None)
     if spread is None:
         return 1.0

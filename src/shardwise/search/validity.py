@@ -80,9 +80,9 @@ class Groups:
 
     rows: Candidates
     group_of: IntColumn
-    """Of every row."""
+    """Position in ``plans`` of the group that each row belongs to."""
     plans: Sequence[Plan]
-    """Of every group: one that has its values."""
+    """One plan per group, with the values that its rows share; rules are asked about it for all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +91,10 @@ class Sieve:
 
     space: Space
     rejected: dict[str, Rejection] = field(default_factory=dict)
-    """By the rule."""
+    """Rejected candidates, by the name of the rule they break."""
     plans: dict[tuple[str, ...], dict[Key, Plan]] = field(default_factory=dict)
-    """By the columns that rules read, and by values of these: any plan that has them, since no rule sees the rest. It
-    is made once for all rules that read the same columns."""
+    """One plan by the columns that rules read and by their values; no rule sees its other fields. It is made once for
+    all rules that read the same columns."""
 
     groups: dict[tuple[str, ...], Groups] = field(default_factory=dict)
     """The rows that were grouped last, by the columns."""
@@ -105,7 +105,7 @@ class Sieve:
         return frozenset({*DEGREES, OFFLOAD, *(name for axis in AXES for name in self.space.axis(axis).names)})
 
     def columns_of(self, rule: Rule) -> tuple[str, ...]:
-        """What a rule reads that differs between rows; nothing of a rule that is about the question alone."""
+        """The columns a rule reads, among those that differ between rows; empty for a rule about the question alone."""
         if rule.reads is None:
             return tuple(sorted(self.searched))
         return tuple(name for name in rule.reads if name in self.searched or name in FIGURES)
@@ -163,7 +163,7 @@ class Sieve:
         )
 
     def _refusal(self, plan: Plan, rule: Rule) -> Refusal:
-        """With a fix inside the bounds that were asked, where there is one."""
+        """The refusal of a plan by a rule, with a fix inside the bounds of the search where there is one."""
         return refusal_within(plan, rule, allows=self.space.bounds.allows)
 
     def _broken(self, rule: Rule, rows: Candidates) -> Mask:

@@ -76,7 +76,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What limits the recommended plan, and what was tried."""
+    """The resource that limits the recommended plan, and the predicted effect of each change that was tried."""
 
     binding: str
     """A sentence."""
@@ -85,7 +85,7 @@ class Sensitivity:
 
 
 def what_if(result: SearchResult, *, limits: SearchBounds) -> Sensitivity | None:
-    """What binds the recommended plan of an answer; ``None`` when there is none.
+    """The resource that limits the recommended plan of an answer, and what changes gain; ``None`` without a plan.
 
     Args:
         result: the answer.
@@ -179,7 +179,7 @@ def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> 
 
 
 def _safe(fitting: Sequence[Evaluated], modes: Sequence[Recompute]) -> tuple[Evaluated, ...]:
-    """Those that fit safely, and what becomes of the others with more blocks recomputed."""
+    """The plans that fit safely, then safe versions of the others, with more blocks recomputed."""
     found = [one for one in fitting if not one.prediction.memory.is_borderline]
     for edge in fitting:
         if edge.prediction.memory.is_borderline:

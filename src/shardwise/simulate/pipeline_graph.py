@@ -23,7 +23,7 @@ Sends = Literal["free", "overlapped", "blocking"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphStyle:
-    """What a graph makes of sends and of pairs."""
+    """How a pipeline graph models sends between ranks and DualPipe's pairs of a forward and a backward."""
 
     sends: Sends = "free"
     are_pairs_joined: bool = False
@@ -74,7 +74,7 @@ class PipelineGraph:
         return NODE_KINDS.index(kind) * self.schedule.num_chunks
 
     def kind(self, node: int) -> NodeKind:
-        """What a node is."""
+        """The kind of a node: a pass of a chunk, a joined pair of passes, its gate, or a send."""
         return NODE_KINDS[self.work[node - 1] // self.schedule.num_chunks]
 
     def chunk(self, node: int) -> int:
@@ -100,7 +100,7 @@ def count_work(works: Sequence[int], end: int) -> WorkCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstPass:
-    """What the first forward of a chunk waits for beside its input: parameters that are gathered for the step."""
+    """When the first forward of a chunk may start, given the gathers of its parameters for the step."""
 
     not_before_s: Seconds = 0.0
     """When gathers issued at the beginning of the step have come far enough for this forward."""

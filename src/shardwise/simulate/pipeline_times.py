@@ -53,14 +53,14 @@ class PipelineTimes:
     is_send_blocking: bool = False
     """Whether a rank computes nothing while it sends, as without overlapped point-to-point communication."""
     first_passes: tuple[FirstPass, ...] = ()
-    """What the first forward of each chunk waits for; empty when it waits for nothing but its input."""
+    """Waits of the first forward of each chunk for gathered parameters; empty when it waits for its input alone."""
     joined_ratio: float | None = None
     """Time of a pair of DualPipe, run as one block, over the sum of its forward and its backward; below 1 when they
     hide each other's communication. ``None`` when nothing is overlapped and the two run in turn, as in torch."""
 
     @property
     def style(self) -> GraphStyle:
-        """What the graph makes of sends and of pairs."""
+        """How the graph models sends between ranks and DualPipe's pairs of passes."""
         sends: Sends = "free" if not any(self.sends_s) else "blocking" if self.is_send_blocking else "overlapped"
         return GraphStyle(sends=sends, are_pairs_joined=self.joined_ratio is not None)
 

@@ -1,4 +1,4 @@
-"""What ran when on which stream: the record that timelines are drawn from."""
+"""Spans: tasks with stream, start and end, from which timelines are drawn."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What one block computes for one micro-batch, forward and backward."""
+"""Operations that one block computes for one micro-batch, forward and backward."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -61,8 +61,10 @@ HOST_CALLS = "host calls"
 GATHERED_HOST_CALLS = "host calls, gathered"
 """The operation for what the host does around a block that is gathered and reduced as a unit of its own."""
 DELTA_RULE_KERNELS = (6, 10)
-"""Kernels of the gated delta rule in flash-linear-attention, forward and backward: sums of gates, products of keys and
-their inverse, two weightings, states and outputs, of which backward makes some again (``fla/ops/gated_delta_rule``)."""
+"""Kernels of the gated delta rule, forward and backward, counted in the calls of fla-org/flash-linear-attention@0315a70
+``fla/ops/gated_delta_rule/chunk.py``, read on 2026-11-30: six forward (sums of gates, products of keys, their inverse,
+weighted keys and values, states, outputs); seven backward, of which two make weights and states again, the sum over
+blocks of keys in ``chunk_bwd_dqkwg`` (@0781576 ``fla/ops/common/chunk_o.py``) and two additions of gradients."""
 DROPOUT_BYTES = 5
 """Bytes per 16-bit element, forward and backward: read, write and a byte of mask; a fused kernel adds only the mask."""
 SCAN_FLOP_PER_STATE = 9
@@ -126,7 +128,7 @@ def _adapters(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> It
 
 
 def _host_calls(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> Iterator[Operation]:
-    """What the host issues around the kernels of a block, forward and backward."""
+    """Operations that stand for host work around the kernels of a block, forward and backward."""
     forward, backward = (sum(calls) for calls in zip(*_calls_around(layer, context, recipe), strict=True))
     name = host_calls_name(context)
     if forward:

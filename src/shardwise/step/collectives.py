@@ -65,7 +65,7 @@ def _blocks(context: StageContext) -> Iterator[Collective]:
 
 
 def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collective, ...]:
-    """What one block communicates for one micro-batch, with what full recomputation of it repeats."""
+    """Collectives of one block for one micro-batch, with those that recomputation repeats."""
     layout = context.plan.layout
     if layout.tp == layout.cp == layout.ep == 1:
         return ()
@@ -347,7 +347,7 @@ def _pipeline(context: StageContext) -> Iterator[Collective]:
 
 
 def message_bytes(context: StageContext) -> Bytes:
-    """What one rank sends a neighbour of its pipeline: its part of the sequence, or of what all ranks hold alike."""
+    """Bytes of one message to the next pipeline stage: a rank's part of the hidden states, or all of them."""
     layout = context.plan.layout
     return _hidden_bytes(context) // (layout.tp if layout.sequence_parallel or joins_messages(context) else 1)
 

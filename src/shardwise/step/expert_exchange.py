@@ -4,6 +4,7 @@ from shardwise.engines.profile import RowKernels
 from shardwise.engines.table import engine_profile
 from shardwise.layout import ExpertExchange
 from shardwise.plan import Plan
+from shardwise.step.native_engine import has_own_decoder, is_native_engine
 
 
 def expert_exchange(plan: Plan) -> ExpertExchange:
@@ -18,6 +19,9 @@ def has_plain_dispatcher(plan: Plan) -> bool:
 
 
 def row_kernels(plan: Plan) -> RowKernels:
-    """The kernels that put rows in order: fused ones where DeepEP exchanges rows, the engine's everywhere else."""
-    is_exchanged = plan.layout.ep > 1 and expert_exchange(plan) == "deepep"
-    return "fused" if is_exchanged else engine_profile(plan.engine).row_kernels
+    """The kernels that put rows in order: fused ones where DeepEP exchanges rows, elsewhere those of the engine, or of
+    transformers where it builds the model."""
+    if plan.layout.ep > 1 and expert_exchange(plan) == "deepep":
+        return "fused"
+    is_foreign = is_native_engine(plan) and plan.layout.ep == 1 and not has_own_decoder(plan.model)
+    return "transformers" if is_foreign else engine_profile(plan.engine).row_kernels

@@ -86,7 +86,7 @@ class Division:
 
 @lru_cache(maxsize=8192)
 def hold(weights: tuple[Weight, ...], division: Division, *, is_sharded_by_tensor: bool) -> HeldWeights:
-    """What the worst rank holds of ``weights``.
+    """Numbers of parameters of ``weights`` that the fullest rank holds, whole and sharded.
 
     Args:
         weights: the weights of one unit.

@@ -1,4 +1,4 @@
-"""What predictions take a pipeline stage to keep: micro-batches in flight, and what waits between halves of backward.
+"""Micro-batches whose activations a pipeline stage keeps, and those that wait between the halves of backward.
 
 ``schedules/kept_by_order.py`` counts what an order keeps; here it is asked about the order of a full pipeline.
 """

@@ -34,7 +34,7 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What one pipeline rank holds: one chunk, or several when interleaved."""
+    """The blocks and ends of the model that one pipeline rank holds: one chunk, or several when interleaved."""
 
     index: int
     chunks: tuple[Chunk, ...]

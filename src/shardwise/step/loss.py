@@ -54,7 +54,7 @@ UNFUSED_KIND: dict[LossKind, LossKind] = {"vocab_parallel_fused": "vocab_paralle
 KERNEL_KIND: dict[LossKind, dict[FusedLossKernel | None, LossKind]] = {
     "vocab_parallel_fused": {"native": "vocab_parallel_compiled"}
 }
-"""What ``fused_loss_kernel`` makes of a fused loss that has a choice of kernels."""
+"""The loss by the recipe's ``fused_loss_kernel``, for fused losses with a choice of kernels."""
 
 
 def loss_kind(*, profile: EngineProfile, recipe: Recipe, tp: int) -> LossKind:

@@ -1,4 +1,4 @@
-"""What our own trainer does with states and units: facts of ``shardwise/train``, which reads some of them from here.
+"""How our own trainer holds states and units: facts of ``shardwise/train``, which reads some of them from here.
 
 A search asks them about columns of layouts (:mod:`shardwise.columns`).
 """
@@ -57,15 +57,16 @@ def compiles_experts(*, layout: Layout, recipe: Recipe) -> bool:
     How many rows another rank sends depends on the tokens, and a compiler wants to know. torch 2.11 compiles grouped
     products in bf16 alone.
     """
-    return weighs_expert_inputs(layout=layout, recipe=recipe) & recipe.compile
+    return (layout.ep == 1) & (recipe.precision in BF16_PRECISIONS) & recipe.compile
 
 
-def weighs_expert_inputs(*, layout: Layout, recipe: Recipe) -> bool:
+def weighs_expert_inputs(*, layout: Layout, recipe: Recipe, model: ModelSpec) -> bool:
     """Whether one function multiplies experts' activations by router weights and makes them again in backward.
 
-    Where experts are divided, weights stay where their tokens are and multiply what comes back.
+    Where experts are divided, weights stay where their tokens are and multiply what comes back; what transformers
+    builds multiplies the experts' output (``integrations/moe.py``, ``grouped_mm_experts_forward``).
     """
-    return (layout.ep == 1) & (recipe.precision in BF16_PRECISIONS)
+    return (layout.ep == 1) & (recipe.precision in BF16_PRECISIONS) & has_own_decoder(model)
 
 
 def frees_after_forward(layout: Layout) -> bool:

@@ -39,7 +39,7 @@ median of 24 on one H100 (0.92 to 1.42; forward and dgrad 1.17; ``2026-11-28-h10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext:
-    """What every operation of one stage has in common."""
+    """Sizes, degrees, dtypes and kernels that decide the operations of one stage, the same for all of its blocks."""
 
     layout: Layout
     hidden_size: int
@@ -182,7 +182,8 @@ def operation_context(context: StageContext) -> OperationContext:
         row_kernels=row_kernels(plan),
         has_plain_dispatcher=has_plain_dispatcher(plan),
         issues_each_expert=profile.issues_experts_in_8_bits and usable_dtype(matmul, gpu) == "fp8",
-        weighs_expert_inputs=is_native_engine(plan) and weighs_expert_inputs(layout=plan.layout, recipe=plan.recipe),
+        weighs_expert_inputs=is_native_engine(plan)
+        and weighs_expert_inputs(layout=plan.layout, recipe=plan.recipe, model=plan.model),
         compiles_experts=is_native_engine(plan) and compiles_experts(layout=plan.layout, recipe=plan.recipe),
         has_fused_softmax=block.has_fused_softmax,
         attention_dropout=block.attention_dropout,

@@ -1,4 +1,4 @@
-"""What FSDP2 gathers and reduces for our own trainer, unit by unit: the head, each block, the token table, the rest.
+"""FSDP2's buffers in our own trainer, unit by unit: the head, each block, the token table, the rest.
 
 A gathered unit is a copy of its parameters; while it is gathered a flat output stands beside it. A unit's gradients are
 reduced from a flat input, which stays until the next unit's reduction. The order of a backward pass is head, blocks

@@ -1,4 +1,4 @@
-"""What FSDP2 communicates for our own trainer: a unit for each block, the token table, the head, and all the rest."""
+"""FSDP2's collectives in our own trainer, unit by unit: each block, the token table, the head, and all the rest."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What Python does around the kernels of a block in our runtime and others on FSDP2, counted in kernels that it issues.
+"""Host work of Python around the kernels of a block on FSDP2, in our trainer and others, counted in kernels issued.
 
 FSDP2's hooks, DTensor and checkpointing keep the host busy and the device not. On H100 an FSDP2 unit over one rank adds
 2.89 ms to the passes of a block (``benchmarks/results/2026-11-28-h100-dispatch.csv``), as long as 82 kernels take. What

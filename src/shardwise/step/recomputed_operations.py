@@ -1,4 +1,4 @@
-"""What of a block's forward runs a second time in its backward."""
+"""Forward operations of a block that run a second time in its backward, by recompute mode."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace

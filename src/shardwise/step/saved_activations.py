@@ -32,7 +32,7 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveRule:
-    """What selective recomputation keeps of a block."""
+    """The rule by which selective recomputation keeps some saved tensors of a block and recomputes the others."""
 
     policy: SelectivePolicy = "operations"
     modules: tuple[RecomputeModule, ...] | None = None

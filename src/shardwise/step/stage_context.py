@@ -20,6 +20,7 @@ from shardwise.step.layer_placement import Runs, Stage
 from shardwise.step.native_engine import (
     compiles_experts,
     exchanges_gradients,
+    has_own_decoder,
     is_native_engine,
     is_replicated,
     splits_backward,
@@ -36,7 +37,8 @@ from shardwise.units import Bytes
 DTYPE_BYTES: dict[ReduceDtype | MomentDtype, int] = {"fp32": 4, "bf16": 2}
 
 NUM_GATED_TENSORS: dict[Recompute, int] = {"none": 4, "selective": 2, "full": 1}
-"""Of our trainer's compiled blocks (:class:`BackwardContext`), on an H200 with torch 2.11."""
+"""Tensors that the backward of a gated activation makes in our trainer's compiled blocks, by recompute mode
+(:class:`BackwardContext`), on an H200 with torch 2.11."""
 NUM_GATED_TENSORS_ADAPTED = 5
 """The number for products with adapters that are recomputed, in 16 or 4 bits: seven are alive at once, of which two
 count as brought back. These are gate and up, what adapters add to each, both sums and the activation (Inductor's code
@@ -232,9 +234,11 @@ class StageContext:
 
     @cached_property
     def block_context(self) -> BlockContext:
-        """What decides the size of a block's saved tensors."""
+        """Sizes, degrees and kernels that decide how large the saved tensors of a block are."""
         recipe, layout, model = self.plan.recipe, self.plan.layout, self.plan.model
         element = 4 if recipe.precision == "fp32" else 2
+        compiles_whole = compiles_experts(layout=layout, recipe=recipe)
+        weighs_inputs = weighs_expert_inputs(layout=layout, recipe=recipe, model=model)
         return BlockContext(
             hidden_size=model.hidden_size,
             tokens=self.tokens,
@@ -260,14 +264,15 @@ class StageContext:
             gathered_sequence_ratio=layout.cp if self.is_native_engine else 1,
             copies_exchanged_rows=self.is_native_engine & (layout.ep > 1),
             keeps_exchanged_rows=layout.ep > 1,
-            runs_experts_eagerly=self.is_native_engine & negated(compiles_experts(layout=layout, recipe=recipe)),
-            remakes_expert_activation=self.is_native_engine & weighs_expert_inputs(layout=layout, recipe=recipe),
+            runs_experts_eagerly=self.is_native_engine & negated(compiles_whole),
+            remakes_expert_activation=self.is_native_engine & (weighs_inputs | compiles_whole),
             saves_mlp_input=not self.has_adapter or (self._adapts_feed_forward and not self.adapted_input_bytes),
             remakes_elementwise=self._is_own_compiled,
             fuses_norms=self.profile.has_transformer_engine,
             has_fp8_inputs=self.profile.has_transformer_engine and self._multiplies_in_fp8,
             has_fp8_activation_inputs=recipe.activation_func_fp8_input_store is True,
-            keeps_expert_outputs=self.profile.keeps_expert_outputs & (negated(self.is_native_engine) | (layout.ep > 1)),
+            keeps_expert_outputs=self.profile.keeps_expert_outputs
+            & (negated(self.is_native_engine & has_own_decoder(model)) | (layout.ep > 1)),
             adapter=self._adapter,
             selective=SelectiveRule(
                 policy=self.profile.selective_policy, modules=recipe.recompute_modules, is_compiled=recipe.compile
@@ -276,7 +281,7 @@ class StageContext:
 
     @cached_property
     def backward_context(self) -> BackwardContext:
-        """What a block's backward makes again."""
+        """Numbers of tensors that the backward of a block allocates beside those it restores."""
         num_norms = of_word(self.plan.recipe.recompute, NUM_NORMS_REMADE) if self._is_own_compiled else 0
         return BackwardContext(num_gated_tensors=self._num_gated_tensors, num_norms_remade=num_norms)
 
@@ -321,7 +326,7 @@ class StageContext:
 
     @cached_property
     def held_units(self) -> tuple[Unit, ...]:
-        """The same with the blocks in the runs that memory tells apart."""
+        """The units of this stage, with its blocks in the runs that memory tells apart."""
         return self._units(tuple((run.layer, run.count) for run in self.held_runs))
 
     def _units(self, runs: Runs) -> tuple[Unit, ...]:
@@ -340,7 +345,7 @@ class StageContext:
         return {}
 
     def _held_by_block(self, layer: LayerSpec) -> tuple[HeldWeights, HeldWeights]:
-        """What a rank holds of a block, and of its adapter."""
+        """The weights of a block that a rank holds, and those of its adapter."""
         known = self._blocks
         if id(layer) not in known:
             adapter, added = EMPTY, self._adapter
@@ -391,7 +396,7 @@ class StageContext:
 
     @cached_property
     def blocks(self) -> tuple[BlockMemory, ...]:
-        """What one block of every held run keeps, brings back and makes."""
+        """Memory of one block of every held run: kept for backward, restored by recomputation, and temporary."""
         known = {id(run.layer): self.each(block_memory, run.layer, self.block_context) for run in self.held_runs}
         return tuple(known[id(run.layer)] for run in self.held_runs)
 
@@ -411,7 +416,7 @@ class StageContext:
         return of_word(self.plan.recipe.recompute, kept)
 
     def revived_bytes(self, run: int) -> Bytes:
-        """What recomputing a block of a held run brings back at once."""
+        """Bytes that are restored at once when a block of a held run is recomputed."""
         block = self.blocks[run]
         revived: dict[Recompute, Bytes] = {
             "none": 0,

@@ -25,7 +25,7 @@ from shardwise.units import Bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What stages that hold equal blocks have in common."""
+    """The parts of a stage's inventory that are the same for all stages with equal blocks."""
 
     states: HeldStates
     kept_bytes: Bytes

@@ -18,7 +18,7 @@ CLIPPING_BYTES = 8
 """Bytes per gradient element read and written by the scaling, which always runs (torch ``clip_grads_with_norm_``, our
 trainer; Megatron-LM ``core/optimizer/clip_grads.py`` where the factor stays on the device, otherwise below 1 only)."""
 BEFORE_NORM = ("gradient buffer", "gradient norm")
-"""What a rank does before it knows the norm of all gradients; everything else of the optimizer phase waits for that."""
+"""Operations before the norm of all gradients is known; all other operations of the optimizer phase wait for it."""
 
 SCALING_PASSES = 2
 """Megatron-LM divides each bucket of gradients by the data-parallel ranks before it is reduced, read and written,

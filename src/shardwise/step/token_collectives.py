@@ -1,4 +1,4 @@
-"""What travels for a vocabulary that data-parallel ranks divide by row: token ids, hidden states and their gradients.
+"""Collectives of a vocabulary that data-parallel ranks divide by row: token ids, hidden states and their gradients.
 
 Every rank looks up, or multiplies with, its own rows for the tokens of all ranks.
 """

@@ -1,4 +1,4 @@
-"""What waits between the halves of a split backward pass, for gradients of inputs and then of weights.
+"""Tensors kept between the halves of a split backward pass: first gradients of inputs, later gradients of weights.
 
 The half for inputs frees nothing: the graph stays. It also leaves the output gradient of every product and norm, from
 which the other half starts. The first stage has no inputs to differentiate, and runs both halves as one.

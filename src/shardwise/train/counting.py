@@ -35,7 +35,7 @@ is counted where it is sent."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What one operator communicates."""
+    """The communication of one operator: kind, ranks and bytes."""
 
     kind: str
     ranks: tuple[int, ...]

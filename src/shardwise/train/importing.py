@@ -13,7 +13,7 @@ __all__ = ["importing"]
 
 
 def importing(names: Sequence[str]) -> dict[str, object]:
-    """What happened to each package that is named, torch among them, and the GPUs."""
+    """Import failures of the named packages, and the names of the GPUs or why torch cannot tell them."""
     failures: dict[str, str] = {}
     for name in names:
         try:

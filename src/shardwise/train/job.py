@@ -27,7 +27,7 @@ Decay = Literal["constant", "linear", "cosine", "wsd"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """What is trained on."""
+    """The training data: sources, tokenizer, packing and the share held out for validation."""
 
     source: str = "synthetic"
     """``synthetic``, or what :func:`~shardwise.train.data.sources.parse_source` reads."""
@@ -128,7 +128,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSpec:
-    """What a run looks at besides its losses and times."""
+    """Optional observation of a run: profiler, memory history, TensorBoard and Weights & Biases."""
 
     every_steps: int = 0
     """Look into every so many steps with the profiler; 0 never does."""
@@ -144,7 +144,7 @@ class WatchSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationSpec:
-    """What a run is judged by while it trains."""
+    """How a run is validated while it trains: on which data, how often, and when it stops early."""
 
     source: str | None = None
     """Data of the same kind as the run's; ``None`` takes what :attr:`DataSpec.held_out_fraction` keeps."""

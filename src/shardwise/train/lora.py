@@ -34,7 +34,7 @@ FROZEN_DTYPES: dict[Precision, torch.dtype] = {
     "fp16-mixed": torch.float16,
     "fp8-mixed": torch.bfloat16,
 }
-"""What is never updated needs no more digits than it computes with."""
+"""Dtype of frozen base weights by precision: weights that are never updated need no fp32 copy."""
 
 
 @dataclass(frozen=True, slots=True)

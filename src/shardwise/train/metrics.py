@@ -166,7 +166,7 @@ def finite_only(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _life(lineage: Lineage) -> Mapping[str, object]:
-    """What every line says of the life that it belongs to, so that the file alone says which lines lead to its end."""
+    """Fields of a metrics line that name its life (a start or resumption), so that the file alone shows the lineage."""
     parent = lineage.parent
     if not lineage.life:
         return {}

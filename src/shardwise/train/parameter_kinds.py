@@ -15,10 +15,10 @@ from shardwise.train.family_parts import DividedTable
 __all__ = ["ParameterKind", "kind_of"]
 
 ParameterKind = Literal["matrix", "table", "kernel", "scale"]
-"""What multiplies vectors (alone or as a stack of experts), what is looked up by row or is the head of our decoder,
-convolutions and other tensors of several dims, and what scales or shifts numbers one by one.
+"""``matrix`` multiplies vectors (alone or as a stack of experts), ``table`` is an embedding or the head of our decoder,
+``kernel`` is a convolution or another tensor of several dims, ``scale`` scales or shifts numbers one by one.
 
-The last does not decay. The first is Muon's in blocks."""
+Scales do not decay. Muon updates the matrices of blocks."""
 TABLES = (nn.Embedding, Embedding, Head, DividedTable)
 KERNELS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 STATE_SPACE = ("A_log", "D")

@@ -52,7 +52,7 @@ class AloneBackend(C10dRendezvousBackend):
 
     @property
     def name(self) -> str:
-        """What ``--rdzv-backend`` calls it."""
+        """The name of this backend for ``--rdzv-backend``."""
         return ALONE
 
 

@@ -34,7 +34,7 @@ def run_and_forget(
     draws: bool,
     **named: Any,
 ) -> Any:
-    """What ``forward`` gives; what ``forward`` saves for backward is recomputed in either half of backward.
+    """The result of ``forward``, whose saved tensors are dropped and recomputed in either half of backward.
 
     Args:
         forward: of a block.

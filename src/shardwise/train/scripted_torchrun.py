@@ -93,7 +93,7 @@ def _start_again(job: Job, error: ShardwiseError, words: list[str]) -> None:
 
 
 def _refusal(job: Job, words: list[str]) -> LeaseError | None:
-    """What ranks said that did not begin, because a run that lives holds the folder; its records are not theirs."""
+    """The error of a start whose run folder another live run holds, so that no rank began; ``None`` otherwise."""
     run_id = next((word.removeprefix(RUN_ID) for word in words if word.startswith(RUN_ID)), "")
     try:
         require_free(job, run_id=run_id)

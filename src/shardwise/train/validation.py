@@ -47,7 +47,7 @@ class Validation:
 
 @dataclass(slots=True, kw_only=True)
 class ValidationState:
-    """What the validations of a run have shown so far; part of every checkpoint."""
+    """Number and losses of a run's validations so far; part of every checkpoint."""
 
     num_validations: int = 0
     first_loss: float = math.inf

@@ -135,7 +135,7 @@ def run_job(job: Job, *, device: torch.device, watch: RankWatch | None = None) -
 
 
 def open_checkpoints(trainer: Trainer, lease: Lease | None = None) -> DistributedCheckpointer:
-    """What saves and loads the states of a job."""
+    """The checkpointer that saves and loads the states of a job."""
     job, spec = trainer.job, trainer.job.checkpoint
     return DistributedCheckpointer(
         CheckpointRequest(
@@ -319,7 +319,7 @@ def _companions(job: Job) -> Companions:
 
 
 def exported_model(job: Job) -> ExportedModel:
-    """What an export of the job's model looks like."""
+    """Config, dtype and tensor names of the job's model when it is exported."""
     dtype = EXPORTED_DTYPES.get(job.recipe.precision, "bfloat16")
     table = conversion_of(job.model_config, dtype=DTYPES[dtype]) if uses_transformers(job) else None
     return ExportedModel(config=job.model_config, dtype=dtype, conversion=table)

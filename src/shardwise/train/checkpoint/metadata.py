@@ -117,7 +117,7 @@ def read_metadata(checkpoint: Path) -> Metadata:
 
 
 def _misfit(reason: str) -> ValueError:
-    """What is wrong inside the file, which :func:`read_metadata` says of it."""
+    """An error about the content of the file; :func:`read_metadata` reports its text."""
     return ValueError(reason)
 
 
@@ -151,7 +151,7 @@ def _metadata_of(found: object, checkpoint: Path) -> Metadata:
 
 
 def _held(found: object) -> TensorStorageMetadata | BytesStorageMetadata:
-    """What is under one name: a tensor, whose parts are as many elements as it has, or something else as bytes."""
+    """The metadata under one name: of a tensor, whose parts cover its elements, or of another object in bytes."""
     if type(found).__name__ == "BytesStorageMetadata":
         return BytesStorageMetadata()
     fields = _fields(found, "TensorStorageMetadata")

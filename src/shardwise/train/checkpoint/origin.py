@@ -39,12 +39,12 @@ class Origin:
 
 
 def origin_facts(job: Job, data: Mapping[str, object]) -> dict[str, object]:
-    """What a checkpoint says of the run that makes it, as a JSON document."""
+    """The facts a checkpoint keeps about the run that makes it, as a JSON document: its job and its data."""
     return {"job": job_to_json(job), "data": {name: value for name, value in data.items() if name != "position"}}
 
 
 def origin_of(checkpoint: Checkpoint) -> Origin | None:
-    """What the checkpoint says itself, or the job of the run folder it lies in; ``None`` where neither is known."""
+    """The run that made a checkpoint: as it says itself, or from its run folder; ``None`` where neither is known."""
     facts = _json_object(checkpoint.path / FACTS)
     job, data = _job(facts.get("job")), facts.get("data")
     if job is not None:

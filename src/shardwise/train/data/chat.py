@@ -82,7 +82,7 @@ class ChatTemplate:
         )
 
     def _applied(self, chat: Chat, messages: tuple[Turn, ...], **options: Any) -> Any:
-        """What transformers makes of the messages.
+        """The messages in the tokenizer's chat template, as transformers applies it.
 
         Raises:
             DataError: the template refuses them.

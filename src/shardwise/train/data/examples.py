@@ -48,7 +48,7 @@ Example: TypeAlias = Text | Completion | Chat
 
 
 def example_of(row: Row, *, field: str) -> Example:
-    """What a row holds under ``field``.
+    """The text, completion or chat that a row of a data set holds under ``field``.
 
     Where nobody named a field, also what it holds under ``messages``, or ``prompt`` and ``completion``.
 

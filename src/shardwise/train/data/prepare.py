@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenisedFiles:
-    """What was tokenised; written as ``tokens.json`` beside the tokens."""
+    """Facts about tokenised files: tokenizer, counts and targets; written as ``tokens.json`` beside the tokens."""
 
     format_version: int
     tokenizer: str

@@ -15,7 +15,7 @@ NAMES = ("prompt", "messages", "text")
 
 
 class Prompt(NamedTuple):
-    """What the model continues."""
+    """A text that the model continues at a validation, and its token ids."""
 
     text: str
     tokens: tuple[int, ...]

@@ -217,7 +217,7 @@ def _require_readable_text(data: DataSpec, source: Source, *, seq_len: int, voca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What is known of the tokens of some data."""
+    """Number of tokens of some data, and the length of its longest document."""
 
     num_tokens: int = 0
     longest: int = 0

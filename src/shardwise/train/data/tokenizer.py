@@ -39,7 +39,7 @@ def targets_of_spans(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[i
 
 
 class Tokenizer(Protocol):
-    """What turns documents into token numbers."""
+    """Turns documents into token ids."""
 
     @property
     def path(self) -> Path | None:

@@ -38,7 +38,7 @@ class OutOfMemoryError(TrainingError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a failed run left behind."""
+    """The records that a failed run left: failures, ranks that ended without one, and the plan."""
 
     folder: Path
     failures: tuple[FailureRecord, ...]

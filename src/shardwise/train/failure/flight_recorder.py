@@ -34,7 +34,7 @@ def num_collectives(path: Path) -> int | None:
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    """What a rank that was ended while it wrote may have cut off; none then."""
+    """The entries of one flight-recorder file; none where its rank was ended while it wrote."""
     try:
         recorded = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

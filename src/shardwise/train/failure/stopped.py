@@ -18,7 +18,7 @@ class StoppedError(TrainingError):
 
 
 def stopped_error(job: Job, number: int) -> StoppedError:
-    """What a run that was asked to stop leaves behind."""
+    """The error of a run that was asked to stop: what it has saved, and how to go on."""
     saved, fix = _left_behind(job)
     name = signal.Signals(number).name
     error = StoppedError(f"the run was stopped by {name}; {saved}", code="train-stopped", fix=fix)
@@ -27,7 +27,7 @@ def stopped_error(job: Job, number: int) -> StoppedError:
 
 
 def lost_keeper_error(job: Job, lost: str) -> TrainingError:
-    """What a run leaves behind whose ranks stopped because a process beside them was killed."""
+    """The error of a run whose ranks stopped because a process beside them was killed: what is saved, how to go on."""
     saved, fix = _left_behind(job)
     return TrainingError(
         f"{lost} died without a word, and the ranks stopped: it was killed from outside, by a person, or by a host "

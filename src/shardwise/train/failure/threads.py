@@ -7,7 +7,8 @@ from pathlib import Path
 __all__ = ["NO_THREAD", "thread_sentences"]
 
 NO_THREAD = ("can't start new thread", "pthread_create", "resource temporarily unavailable")
-"""What Python and the C++ library say, in lower case; the last is all that a thread of torch or gloo leaves."""
+"""Messages of Python and the C++ library when no thread can start, in lower case; threads of torch or gloo leave only
+the last."""
 LIMITS = (("ulimit -v", resource.RLIMIT_AS, 1024, " KiB of address space"), ("ulimit -u", resource.RLIMIT_NPROC, 1, ""))
 PIDS_MAX = Path("/sys/fs/cgroup/pids.max")
 """A container's limit of processes and threads."""

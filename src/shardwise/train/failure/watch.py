@@ -97,7 +97,7 @@ class RankWatch:
         self.step = 0
         """Finished steps."""
         self.phase = "starting"
-        """What this rank is doing, in a word."""
+        """The phase of this rank in a word, such as ``starting`` or ``training``."""
         self.has_met = False
         """Whether every rank has begun: until then records of other ranks may be those of an earlier start, and it is
         torchrun that ends the ranks when one fails."""
@@ -290,7 +290,7 @@ class RankWatch:
 
 
 def _attempt() -> str:
-    """What torchrun gives all ranks of one start alike, so that records of an earlier one are told apart."""
+    """An identifier of this start, the same on all its ranks, which tells its records from those of earlier starts."""
     return f"{os.environ.get(TORCHRUN_VARIABLE, '')}/{os.environ.get(RESTART_VARIABLE, '0')}"
 
 

@@ -23,11 +23,11 @@ MODEL_STATE = "model."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSettings:
-    """What adapters are beside their weights; the fields of peft's ``LoraConfig``."""
+    """The settings of adapters, apart from their weights; the fields of peft's ``LoraConfig``."""
 
     rank: int
     scale_ratio: float
-    """What the product of the factors is multiplied with."""
+    """Factor on the product of an adapter's two matrices: alpha over rank, or over its root."""
     is_rank_stabilised: bool = False
     """Whether alpha is divided by the root of the rank (rsLoRA)."""
     dropout_fraction: float

@@ -29,7 +29,7 @@ class Companions:
     weights: Path | None = None
     """Folder of the checkpoint that the run began with."""
     tokenizer: Path | None = None
-    """What the run's tokens were made with: a ``tokenizer.json`` or its folder. Without it the weights' is meant."""
+    """The tokenizer of the run, a ``tokenizer.json`` or its folder; ``None`` means the one beside the weights."""
 
     def copy_to(self, folder: Path) -> None:
         """Copy the tokenizer and the settings of generation into the folder of the exported model."""

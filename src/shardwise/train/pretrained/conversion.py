@@ -34,7 +34,7 @@ class Group:
     sources: tuple[tuple[str, str], ...]
     """Pattern of the table and name in the checkpoint, in the order of the table."""
     transform: Any = None
-    """What computes the model's tensors; ``None`` where the one source is the one tensor."""
+    """Converts the sources to the model's tensors; ``None`` where the one source is the one tensor."""
 
     @property
     def stack_size(self) -> int:

@@ -39,7 +39,7 @@ FIX = "make room, or choose another disk for --export; --resume with one more of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedModel:
-    """What is written beside the weights, and how these are spelled."""
+    """Config, dtype and tensor names with which a model is exported."""
 
     config: Mapping[str, object]
     """The fields of ``config.json``."""
@@ -195,7 +195,7 @@ def _own_groups(reader: PlainReader, config: Mapping[str, object], dtype: torch.
 
 
 def _converted_groups(reader: PlainReader, conversion: Conversion) -> list[Group]:
-    """What ``save_pretrained`` writes together, by the family's own table.
+    """Groups of tensors that ``save_pretrained`` writes together, by the family's own table.
 
     Raises:
         CheckpointError: our checkpoint lacks a tensor of the model.

@@ -68,7 +68,7 @@ def require_whole(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensor:
-    """What the header of a file says of a tensor."""
+    """Shape and dtype of a tensor, as the header of its file says."""
 
     shape: tuple[int, ...]
     dtype: str

@@ -215,7 +215,7 @@ LOADING = Place(phase="load", micro_batch=0, block=-1)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What an operator's tensors are for, those it makes or one it writes into."""
+    """The memory component of the tensors that an operator makes, or of one that it writes into."""
 
     name: str
     position: int | None
@@ -232,7 +232,7 @@ MARKS = {
 
 
 def _device_of(tensor: Tensor) -> Any:
-    """What a tensor answers to ``prim::device``, which is asked twice for every operator: the way there is long."""
+    """The device of a tensor, by the shortest way: ``prim::device`` is asked twice for every operator."""
     if isinstance(tensor, FakeTensor) and not tensor.fake_mode.in_kernel_invocation:
         return tensor.fake_device
     return DEVICE(tensor)

@@ -52,7 +52,7 @@ class RankLog:
     num_vocab_rows: int
     """Rows of the head on this rank; 0 without one."""
     unit_bytes: int = ALLOCATION_UNIT_BYTES
-    """What the allocator rounds requests up to."""
+    """Bytes to whose multiples the allocator rounds requests up."""
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def summarise(
 
 
 def component_of(allocation: Allocation, log: Log, *, num_vocab_rows: int) -> MemoryComponent:
-    """What a stretch of memory is for: what marks it, or else where it was made and how long it lives."""
+    """The memory component of an allocation: by its mark, or else where it was made and how long it lives."""
     marked = next((name for name in MEMORY_COMPONENTS if name == allocation.mark), None)
     return marked or ("gradients" if allocation.mark == "reduced" else _by_lifetime(allocation, log, num_vocab_rows))
 

@@ -93,7 +93,7 @@ class Whereabouts:
         return self.in_backward
 
     def _note(self, block: int) -> None:
-        """What was made up to now belongs to ``block``."""
+        """Note that the autograd nodes made since the last note belong to ``block``."""
         number = next_node_number()
         if not self.ends or number > self.ends[-1]:
             self.ends.append(number)
