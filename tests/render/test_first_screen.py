@@ -131,6 +131,12 @@ def test_what_hurts_is_shown_where_nothing_else_helps_as_tokens_a_gpu_trains():
     assert "one dead GPU of 64: 3.00 s a step, 35.0% fewer tokens/s per GPU" in shown[1]
 
 
+def test_a_change_that_options_make_is_shown_as_they_are_typed():
+    change = replace(what_ifs(0.7)[0], change="optimizer=adamw-8bit compile=true")
+    shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=(change,)))
+    assert shown.startswith("With --optimizer adamw-8bit --compile: 1.40 s a step, 30.0% less")
+
+
 def test_where_nothing_was_tried_what_binds_is_said():
     assert what_if_screen(Sensitivity(binding="Memory binds.", changes=())) == "Memory binds.\n"
 
