@@ -70,7 +70,7 @@ def test_modules_that_are_recomputed_whole_send_again(make_question, module, sen
 
 
 def test_the_estimate_times_modules_that_are_recomputed(make_question, decorated):
-    question = make_question(model="qwen3-30b-a3b", cluster="16xh100-sxm", engine="megatron", precision="fp8-mixed")
+    question = make_question(model="mixtral-8x7b", cluster="16xa100-sxm-80", engine="megatron")
     pool = decorated(question, recompute=("none",), activation_offload=False)
     sets = Space(question=question, bounds=SearchBounds()).module_sets
     bits = np.random.default_rng(5).choice(sets, len(pool))
