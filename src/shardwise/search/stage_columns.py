@@ -200,7 +200,7 @@ class StageColumns:
                 yield own[row], context
 
     def _alike(self, rows: Candidates, chosen: Chosen, part: slice) -> Iterator[tuple[IntColumn, StageContext]]:
-        """The same of rows that recompute the same modules, if any."""
+        """Stages of rows that recompute the same modules, or none by name."""
         asked = _Columns([pipeline_of(rows.columns(self.question))])
         keys, of_row = asked.distinct(len(rows))
         order = np.argsort(of_row, kind="stable")
