@@ -18,7 +18,8 @@ from shardwise.render.first_screen import (
     question_lines,
     what_if_screen,
 )
-from shardwise.render.layout_words import layout_words, short_words
+from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
+from shardwise.render.names import recompute_text
 from shardwise.render.no_plan_screen import no_plan_screen
 from shardwise.render.terminal import TextStyle
 from shardwise.search import Sensitivity, WhatIf
@@ -128,6 +129,12 @@ def test_what_hurts_is_shown_where_nothing_else_helps_as_tokens_a_gpu_trains():
     shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=(*what_ifs(1.0, 0.7), fails))).splitlines()
     assert "change 0.7: 1.40 s a step, 30.0% less" in shown[0]
     assert "one dead GPU of 64: 3.00 s a step, 35.0% fewer tokens/s per GPU" in shown[1]
+
+
+def test_a_change_that_options_make_is_shown_as_they_are_typed():
+    change = replace(what_ifs(0.7)[0], change="optimizer=adamw-8bit compile=true")
+    shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=(change,)))
+    assert shown.startswith("With --optimizer adamw-8bit --compile: 1.40 s a step, 30.0% less")
 
 
 def test_where_nothing_was_tried_what_binds_is_said():
@@ -275,3 +282,17 @@ def test_a_reason_that_is_too_long_ends_with_a_whole_part():
     assert "..." not in screen.split("Why:")[1].split("Next:")[0]
     reason = screen.split("Why:")[1].split("Next:")[0]
     assert reason.rstrip().endswith(("and on.", "such as 69.45 s and 10.42 GiB."))
+
+
+def test_modules_that_are_recomputed_are_named_as_they_are_typed():
+    recipe = replace(PLAN.recipe, recompute="selective", recompute_layers=None)
+    few = replace(PLAN, recipe=replace(recipe, recompute_modules=("layernorm",)))
+    more = replace(PLAN, recipe=replace(recipe, recompute_modules=("mla_up_proj", "layernorm", "moe_act")))
+    assert recipe_words(few).startswith("layernorm recomputed, micro-batch")
+    assert recipe_words(more).startswith("mla_up_proj, layernorm and moe_act recomputed, micro-batch")
+    assert [kept_words(plan.recipe)[0] for plan in (few, more)] == ["recompute layernorm", "recompute 3 modules"]
+    assert recompute_text(more.recipe).startswith("mla_up_proj, layernorm, moe_act")
+    assert "--recompute-modules\N{NO-BREAK SPACE}mla_up_proj,layernorm,moe_act" in options_text(more)
+    whole = replace(recipe, recompute="full", recompute_modules=("moe",))
+    assert kept_words(whole)[0] == "full recompute"
+    assert recompute_text(whole).startswith("full")

@@ -40,6 +40,12 @@ FURTHER_CASES = {
         "recompute_modules=mlp,core_attn, but native cannot recompute modules by name; megatron can",
         "set recompute_modules=null",
     ),
+    "engine-recompute-layers": (
+        make_plan(engine="megatron", recompute="selective", recompute_layers=5),
+        "recompute_layers=5, but megatron recomputes selectively in every layer; it counts layers that are recomputed "
+        "whole",
+        "set recompute_layers=null",
+    ),
     "recipe-recompute-modules-idle": (
         make_plan(engine="megatron", recompute="full", recompute_modules=("mlp",)),
         "recompute_modules=mlp changes nothing with recompute=full",

@@ -45,6 +45,14 @@ def test_a_row_stands_for_every_recipe_it_can_be_decorated_with(make_question):
     assert set(space.num_decorations(rows).tolist()) == {(1 + 2 * 8) * 3 * 2}
 
 
+def test_a_row_of_an_engine_that_recomputes_by_module_stands_for_its_sets_of_modules(make_question):
+    """48 blocks on 4 stages: none, 1 to 12 of them wholly, or one of the sets in every block."""
+    two = IntRange(low=2, high=2)
+    bounds = SearchBounds(pp=IntRange(low=4, high=4), tp=IntRange(low=1, high=1), dp_shard=two, offload=("none",))
+    space, rows = enumerate_all(make_question(model="qwen3-30b-a3b", engine="megatron"), bounds)
+    assert set(space.num_decorations(rows).tolist()) == {1 + 12 + len(space.module_sets)}
+
+
 def test_expanding_gives_each_row_its_own_options_in_order(make_question):
     space = Space(question=make_question(), bounds=SearchBounds())
     rows = space.degrees().take(np.asarray([0, 1]))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.catalog import read_cluster
+from shardwise.engines.table import ENGINES as ENGINE_TABLE
 from shardwise.errors import ShardwiseError
 from shardwise.families import read_model
 from shardwise.layout import Layout
@@ -15,11 +16,11 @@ from shardwise.plan import Plan
 from shardwise.predict.memory import predict_fullest_memory, predict_memory
 from shardwise.recipe import Recipe
 from shardwise.search.bounds import IntRange, SearchBounds
-from shardwise.search.candidates import SCHEDULES
+from shardwise.search.candidates import MODULES, SCHEDULES
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.pool import highest_choice
 from shardwise.search.probes import Probes
-from shardwise.search.space import Space
+from shardwise.search.space import SELECTIVE, Space
 from shardwise.search.validity import valid_candidates
 from shardwise.step import buffers
 
@@ -35,14 +36,17 @@ def sampled(size, count, seed=7):
     return np.random.default_rng(seed).choice(size, size=min(count, size), replace=False)
 
 
-def varied(rows, seed):
-    """The rows, each with a way to recompute and to offload."""
+def varied(rows, seed, engine):
+    """The rows, each with a way to recompute and to offload; where the engine can, with some modules."""
     random = np.random.default_rng(seed)
     ways = [[mode for mode in range(4) if choices >> mode & 1] for choices in rows.offload_choices.tolist()]
+    recompute, every = random.integers(0, 3, len(rows)), 1 << len(MODULES)
+    has_modules = (recompute == SELECTIVE) & ENGINE_TABLE[engine].recomputes_modules
     return replace(
         rows,
-        recompute=random.integers(0, 3, len(rows)),
+        recompute=recompute,
         recompute_layers=random.choice(LAYERS, len(rows)),
+        recompute_modules=np.where(has_modules, random.integers(0, every, len(rows)), 0),
         offload=np.asarray([random.choice(modes) for modes in ways], dtype=np.int64),
         activation_offload=random.integers(0, 2, len(rows)),
     )
@@ -92,14 +96,26 @@ def test_a_search_needs_what_the_prediction_says_of_any_engine_recipe_and_schedu
     except ShardwiseError:
         return
     if len(rows):
-        assert_equal_to_predictions(question, varied(rows.take(sampled(len(rows), ROWS, seed)), seed))
+        some = varied(rows.take(sampled(len(rows), ROWS, seed)), seed, question.engine)
+        assert_equal_to_predictions(question, some)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_search_needs_what_the_prediction_says_of_every_engine(make_question, decorated, engine):
     question = make_question(engine=engine, cluster="16xh100-sxm", compile=engine != "hai-llm")
     pool = decorated(question)
-    assert_equal_to_predictions(question, varied(pool.rows.take(sampled(len(pool), 40)), seed=1))
+    assert_equal_to_predictions(question, varied(pool.rows.take(sampled(len(pool), 40)), 1, engine))
+
+
+@pytest.mark.parametrize("model", ["deepseek-v2-lite", "qwen3-30b-a3b", "llama-3.1-8b"])
+def test_a_search_needs_what_the_prediction_says_of_modules_that_are_recomputed(make_question, decorated, model):
+    """Rows of many sets of modules side by side, one device of 8 bits and one of 16."""
+    for precision in ("fp8-mixed", "bf16-mixed"):
+        question = make_question(model=model, cluster="16xh100-sxm", engine="megatron", precision=precision)
+        pool = decorated(question, recompute=("selective",))
+        some = pool.rows.take(sampled(len(pool), 40))
+        bits = np.random.default_rng(3).integers(0, 1 << len(MODULES), len(some))
+        assert_equal_to_predictions(question, replace(some, recompute_modules=bits))
 
 
 def test_a_tensor_that_grows_in_the_inventory_grows_in_the_search(make_question, decorated, monkeypatch):

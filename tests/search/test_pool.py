@@ -12,8 +12,9 @@ from shardwise.predict.memory import predict_memory
 from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.search import IntRange, SearchBounds, search
+from shardwise.search.candidates import modules_of
 from shardwise.search.memory_estimate import MemoryEstimate
-from shardwise.search.pool import fewest_recomputed, least_offloaded
+from shardwise.search.pool import fewest_modules, fewest_recomputed, least_offloaded
 from shardwise.search.probes import Probes
 from shardwise.search.space import Space
 
@@ -38,6 +39,25 @@ def test_one_block_fewer_would_not_fit(make_question, decorated):
         if layers == 1:
             fewer = replace(fewer, recompute_layers=None)
         assert predict_memory(replace(plan, recipe=fewer)).needed_bytes > capacity * 0.995
+
+
+def test_one_set_of_modules_before_would_not_fit(make_question, decorated):
+    question = make_question(model="deepseek-v2", cluster="8xdgx-h100", engine="megatron", global_batch_size=512)
+    space = Space(question=question, bounds=SearchBounds())
+    plain = decorated(question, recompute=("none",), offload=("none",), activation_offload=False)
+    memory, capacity = MemoryEstimate(probes=Probes(question=question)), question.cluster.gpu.memory_bytes
+    big = plain.take(plain.needed_bytes > capacity)
+    found = fewest_modules(big, space, memory=memory, capacity_bytes=capacity)
+    sets = [modules_of(bits) for bits in space.module_sets]
+    assert len(set(found.rows.recompute_modules.tolist())) > 1
+    for row in range(0, len(found), len(found) // 20):
+        plan = found.rows.plan(row, question=question)
+        assert predict_memory(plan).needed_bytes <= capacity
+        place = sets.index(plan.recipe.recompute_modules)
+        before = replace(plan.recipe, recompute_modules=sets[place - 1])
+        if not place:
+            before = replace(plan.recipe, recompute="none", recompute_modules=None)
+        assert predict_memory(replace(plan, recipe=before)).needed_bytes > capacity
 
 
 def test_what_moves_to_the_host_is_the_least_that_fits(make_question, decorated):

@@ -7,7 +7,9 @@ import pytest
 from shardwise.layout import Layout
 from shardwise.predict.memory import predict_memory
 from shardwise.search import IntRange, SearchBounds, search
+from shardwise.search.candidates import modules_of
 from shardwise.search.safe_recompute import safely_recomputed
+from shardwise.search.space import Space
 
 MODES = ("selective", "full")
 
@@ -49,6 +51,24 @@ def test_no_plan_is_made_to_keep_more(edge, make_question):
 
 def test_without_a_mode_nothing_is_tried(edge):
     assert list(safely_recomputed(*edge, modes=())) == []
+
+
+def test_of_sets_of_modules_the_first_that_is_safe_is_taken(make_question):
+    """Qwen3-30B on 16 H100, EP 16: 73.8 GiB without norms, and the band reaches beyond the device."""
+    asked = {"precision": "fp8-mixed", "global_batch_size": 1024, "micro_batch_size": 2, "recompute": "selective"}
+    question = make_question(model="qwen3-30b-a3b", cluster="2xdgx-h100", engine="megatron", **asked)
+    space = Space(question=question, bounds=SearchBounds())
+    sets = [modules_of(bits) for bits in space.module_sets]
+    layout = Layout(dp_shard=16, ep=16, zero_stage=2)
+    plan = replace(question, layout=layout, recipe=replace(question.recipe, recompute_modules=sets[0]))
+    memory = predict_memory(plan)
+    assert memory.fits_device
+    assert memory.is_borderline
+    [(safe, _)] = safely_recomputed(plan, memory, modes=(), module_sets=sets)
+    assert safe.recipe.recompute_modules == sets[1] == ("layernorm", "moe_act")
+    assert list(safely_recomputed(plan, memory, modes=(), module_sets=sets[:1])) == []
+    [(whole, _)] = safely_recomputed(plan, memory, modes=("full",), module_sets=())
+    assert (whole.recipe.recompute, whole.recipe.recompute_modules) == ("full", None)
 
 
 def test_a_search_offers_the_safe_variant_of_a_fast_layout(make_question):

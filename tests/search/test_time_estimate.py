@@ -1,15 +1,18 @@
 """The estimate orders candidates almost as the prediction does."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shardwise.predict.time import predict_time
-from shardwise.search import IntRange
+from shardwise.search import IntRange, SearchBounds
 from shardwise.search.block_times import BLOCK_FIELDS, SHARDING_FIELDS
 from shardwise.search.candidates import ZERO_STAGES
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import FIRST, Probes
+from shardwise.search.space import SELECTIVE, Space
 from shardwise.search.time_estimate import TimeEstimate, of_stage
 from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.operation_context import operation_context
@@ -64,6 +67,15 @@ def test_modules_that_are_recomputed_whole_send_again(make_question, module, sen
     found = dict(zip(BLOCK_FIELDS, times.of_blocks((1, 1, 8, 1, 0, 1, 0, 0)), strict=True))
     assert (found["modules_exposed"] > 0) == sends_again
     assert found["modules_exposed"] <= found["exposed"]
+
+
+def test_the_estimate_times_modules_that_are_recomputed(make_question, decorated):
+    question = make_question(model="mixtral-8x7b", cluster="16xa100-sxm-80", engine="megatron")
+    pool = decorated(question, recompute=("none",), activation_offload=False)
+    sets = Space(question=question, bounds=SearchBounds()).module_sets
+    bits = np.random.default_rng(5).choice(sets, len(pool))
+    rows = replace(pool.rows, recompute=np.full(len(pool), SELECTIVE), recompute_modules=bits)
+    assert_ranks_like_the_prediction(question, replace(pool, rows=rows), num_rows=150)
 
 
 def sharding_fields(question, **degrees):

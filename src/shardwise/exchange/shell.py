@@ -59,20 +59,8 @@ SET_BY_SLURM = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_PROCID", "SLURM_LOCALID")
 """Variables of every step, so that a default beside them never counts."""
 SWITCHES = frozenset(
     (
-        "multi_gpu",
-        "use_fsdp",
-        "use_deepspeed",
-        "standalone",
-        "no_python",
-        "tpu",
-        "cpu",
-        "exclusive",
-        "no_ssh",
-        "m",
-        "module",
-        "l",
-        "label",
-        "u",
+        *("multi_gpu", "use_fsdp", "use_deepspeed", "standalone", "no_python", "tpu", "cpu", "exclusive", "no_ssh"),
+        *("m", "module", "l", "label", "u"),
     )
 )
 """Options of launchers that take no value."""

@@ -91,7 +91,7 @@ def _small(trial: StrategyTrial, *, layout: Layout) -> Plan | None:
         return None
     recipe = replace(trial.plan.recipe, micro_batch_size=1)
     if recipe.convention != "seed":
-        recipe = replace(recipe, recompute="full", recompute_layers=None)
+        recipe = replace(recipe, recompute="full", recompute_layers=None, recompute_modules=None)
     plan = replace(trial.plan, recipe=recipe, layout=layout)
     return None if find_errors(plan) else plan
 

@@ -45,7 +45,7 @@ class PartRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRatios:
-    """By part, those of single blocks and of blocks that FSDP gathers apart."""
+    """Ratios of timed parts: single blocks, blocks that FSDP gathers, and the embedding with the head."""
 
     is_compiled: bool = False
     """Whether the parts were timed compiled."""

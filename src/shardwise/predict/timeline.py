@@ -66,7 +66,7 @@ class TimelineRank:
     """Number of the rank in the whole job."""
     stage: int
     spans: tuple[Span, ...]
-    """On streams such as ``stage 0/compute``."""
+    """Tasks of the rank, on streams such as ``stage 0/compute``."""
     calls: tuple[TimelineCall, ...] = ()
     """The collectives that its spans of communication are named after."""
     components: tuple[TimeEntry, ...] = ()

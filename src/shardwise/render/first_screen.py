@@ -19,6 +19,7 @@ from shardwise.render.names import (
     short_model_text,
     value_text,
 )
+from shardwise.render.retyped import change_options
 from shardwise.render.screen_lines import (
     INDENT,
     MAX_LINES,
@@ -100,7 +101,8 @@ def what_if_screen(sensitivity: Sensitivity, *, style: TextStyle = PLAIN) -> str
 
 
 def _change_text(change: WhatIf, width: int) -> str:
-    start = f"{change.change}: {format_seconds(change.step_s)} a step, {change_words(change)}"
+    typed = " ".join(change_options(change.change)) or change.change
+    start = f"{typed}: {format_seconds(change.step_s)} a step, {change_words(change)}"
     layout = f"{start}, as {short_words(change.plan)}"
     texts = (f"{layout}, mb {change.plan.recipe.micro_batch_size}", layout)
     return next((text for text in texts if len(text) <= width), start)

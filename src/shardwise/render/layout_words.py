@@ -13,7 +13,10 @@ from shardwise.render.screen_lines import UNBROKEN
 from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.search.simplicity import moved_words
 
-SEARCHED = ("micro_batch_size", "recompute", "recompute_layers", "offload", "activation_offload")
+SEARCHED = (
+    *("micro_batch_size", "recompute", "recompute_layers", "recompute_modules"),
+    *("offload", "activation_offload"),
+)
 """Fields of the recipe that a search chooses beside the layout."""
 ALWAYS_TYPED = ("dp_shard", "zero_stage", "micro_batch_size", "recompute")
 
@@ -68,6 +71,9 @@ def recipe_words(plan: Plan) -> str:
     most = "a stage" if plan.layout.pp > 1 else f"of {plan.model.num_hidden_layers}"
     layers = f" of {_layers_text(recipe.recompute_layers)} {most}" if recipe.recompute_layers else ""
     kept = "nothing recomputed" if recipe.recompute == "none" else f"{recipe.recompute} recomputation{layers}"
+    if recipe.recompute_modules and recipe.recompute == "selective":
+        *others, last = recipe.recompute_modules
+        kept = f"{', '.join(others)} and {last} recomputed" if others else f"{last} recomputed"
     moved = moved_words(plan)
     return f"{kept}, micro-batch {recipe.micro_batch_size}{f', {moved} on the host' if moved else ''}"
 
@@ -80,6 +86,9 @@ def kept_words(recipe: Recipe) -> tuple[str, str]:
     """What is recomputed, of how many layers, and what lives on the host, as a row has room for; empty for nothing."""
     layers = f" of {recipe.recompute_layers}" if recipe.recompute_layers else ""
     recomputed = "" if recipe.recompute == "none" else f"{recipe.recompute} recompute{layers}"
+    if recipe.recompute_modules and recipe.recompute == "selective":
+        first, *others = recipe.recompute_modules
+        recomputed = f"recompute {1 + len(others)} modules" if others else f"recompute {first}"
     states = {"none": "", "optimizer": "optimizer", "parameters": "weights", "nvme": "weights (drives)"}
     moved = "+".join(filter(None, (states[recipe.offload], "activations" if recipe.activation_offload else "")))
     return recomputed, f"{moved} on host" if moved else ""

@@ -97,6 +97,7 @@ def question_text(recipe: Recipe) -> str:
             micro_batch_size=1,
             recompute="none",
             recompute_layers=None,
+            recompute_modules=None,
             offload="none",
             activation_offload=False,
         ),
@@ -118,10 +119,15 @@ def recipe_text(recipe: Recipe, *, always: tuple[str, ...] = RECIPE_IN_TITLE) ->
 
 
 def recompute_text(recipe: Recipe) -> str:
-    """What is recomputed, of how many blocks a stage, and what lives on the host: ``full:12+optimizer+act``."""
+    """What is recomputed, of how many blocks a stage, and what lives on the host: ``full:12+optimizer+act``.
+
+    Modules stand for themselves: ``layernorm, moe_act``.
+    """
     layers = f":{recipe.recompute_layers}" if recipe.recompute_layers and recipe.recompute != "none" else ""
     states = "" if recipe.offload == "none" else f"+{recipe.offload}"
-    return f"{recipe.recompute}{layers}{states}{'+act' if recipe.activation_offload else ''}"
+    modules = recipe.recompute_modules if recipe.recompute == "selective" else None
+    recomputed = ", ".join(modules) if modules else f"{recipe.recompute}{layers}"
+    return f"{recomputed}{states}{'+act' if recipe.activation_offload else ''}"
 
 
 def attention_text(plan: Plan) -> str:

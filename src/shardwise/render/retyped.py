@@ -9,7 +9,7 @@ from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.render.layout_words import typed_option
 
-TYPED = frozenset({"deadline_days", "budget_usd", *(field.name for field in plan_fields(Recipe))})
+TYPED = frozenset({"deadline_days", "budget_usd", "engine", *(field.name for field in plan_fields(Recipe))})
 """Changes of a question that an option makes; a cluster is another word, and a bound is left out."""
 
 

@@ -30,6 +30,8 @@ from shardwise.search.simplicity import variant_words
 from shardwise.search.what_if import Sensitivity
 from shardwise.units import format_gib, format_seconds, format_usd, format_utilisation
 
+RECOMPUTE_WIDTH = 21
+"""Columns: that of ``full:12+optimizer+act``; longer lists of modules take more lines."""
 NEEDED = "needs GiB"
 """The heading of what one GPU needs at the least, by which plans fit or do not."""
 
@@ -165,7 +167,7 @@ def ranking_table(plans: Sequence[RankedPlan]) -> Table:
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("", width=1)
     table.add_column("layout", overflow="fold")
-    table.add_column("recompute", no_wrap=True)
+    table.add_column("recompute", overflow="fold", max_width=RECOMPUTE_WIDTH)
     for heading in ("mb", "GiB", "step", "MFU", *(("cost",) if has_cost else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     for ranked in plans:

@@ -52,6 +52,22 @@ def _idle_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("recompute_modules", None),)
 
 
+def _breaks_layers(plan: Plan) -> bool:
+    return plan.recipe.recompute == "selective" and plan.recipe.recompute_layers is not None
+
+
+def _layers_message(plan: Plan) -> str:
+    return (
+        f"recompute_layers={plan.recipe.recompute_layers}, but {plan.engine} recomputes selectively in every layer; it "
+        "counts layers that are recomputed whole"
+    )
+
+
+def _layers_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("recompute_layers", None),)
+    yield (("recompute", "full"), ("recompute_modules", None))
+
+
 def _has_latent_attention(layer: LayerSpec) -> bool:
     return isinstance(layer.mixer, AttentionSpec) and layer.mixer.kind == "mla"
 
@@ -170,6 +186,17 @@ RULES = (
         breaks=_breaks_idle,
         message=_idle_message,
         candidates=_idle_candidates,
+    ),
+    Rule(
+        name="engine-recompute-layers",
+        engines=MODULE_ENGINES,
+        why="Megatron refuses recompute_num_layers beside selective recomputation, which repeats the same modules of "
+        "every layer.",
+        source=f"{REPOSITORY} core/transformer/transformer_config.py (recompute_num_layers must be None)",
+        reads=("recompute", "recompute_layers"),
+        breaks=_breaks_layers,
+        message=_layers_message,
+        candidates=_layers_candidates,
     ),
     Rule(
         name="recipe-recompute-modules",

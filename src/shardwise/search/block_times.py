@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from shardwise.layout import Layout
 from shardwise.model import MoeSpec
 from shardwise.predict.block_parts import TimedOperation, timed_operations
-from shardwise.predict.compute import computed_again
+from shardwise.predict.compute import PhaseTimes, computed_again
 from shardwise.predict.launches import ahead_block, launches_ahead
+from shardwise.recipe import Recipe
 from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES, Schedule
-from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key
+from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key, modules_of
 from shardwise.search.machine import Machine
 from shardwise.search.probes import ProbedBatch, Probes
 from shardwise.step.block_operations import block_operations
@@ -27,9 +30,9 @@ from shardwise.step.collectives import (
     tied_table_sum,
 )
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
-from shardwise.step.inventory import Collective
+from shardwise.step.inventory import Collective, Operation
 from shardwise.step.muon_collectives import muon_collectives
-from shardwise.step.operation_context import operation_context
+from shardwise.step.operation_context import OperationContext, operation_context
 from shardwise.step.recomputed_operations import recomputed_operations
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import optimizer_operations, sharding_operations
@@ -39,6 +42,7 @@ from shardwise.units import Seconds
 __all__ = [
     "BLOCK_FIELDS",
     "BLOCK_KEYS",
+    "MODULE_FIELDS",
     "PIPED",
     "SHARDING_FIELDS",
     "TABLE_FIELDS",
@@ -72,6 +76,8 @@ BLOCK_FIELDS = (
 each recompute mode repeats (``recompute_*``), exposed communication of both passes and of the forward pass alone, which
 full recomputation repeats, host time to launch both passes (``launches``; where it exceeds the computation, it hides
 the recomputed communication), and exposed communication that recomputed single modules repeat."""
+MODULE_FIELDS = np.asarray([BLOCK_FIELDS.index(name) for name in ("recompute_selective", "modules_exposed")])
+"""Places of the fields that depend on which modules are recomputed."""
 TABLE_FIELDS = ("forward", "backward", "weight_backward", "exposed")
 SHARDING_FIELDS = (
     "exposed",
@@ -94,6 +100,18 @@ and is slowed by it, each group by its own ratio: slowing is what that adds. Las
 buffers, casts and sums of gradients around the passes of every micro-batch."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Once:
+    """Operations and times of one block without recomputation."""
+
+    context: StageContext
+    operation: OperationContext
+    operations: tuple[Operation, ...]
+    times: PhaseTimes
+    exchanges: tuple[float, float]
+    """Exposed communication of both passes, then of the forward pass alone."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BlockTimes:
     """Probed seconds for one question."""
@@ -102,43 +120,66 @@ class BlockTimes:
     machine: Machine
 
     def of_blocks(self, key: Key) -> tuple[float, ...]:
-        """``BLOCK_FIELDS`` of one block of every shape, by the columns ``BLOCK_KEYS``.
+        """``BLOCK_FIELDS`` of one block of every shape, by the columns ``BLOCK_KEYS``."""
+        return tuple(value for number in range(len(self.probes.shapes)) for value in self._fields(number, key, 0))
+
+    def of_modules(self, key: Key) -> tuple[float, ...]:
+        """``MODULE_FIELDS`` of one block of every shape, by the columns ``BLOCK_KEYS`` and the modules' bits."""
+        *block, bits = key
+        every = (self._fields(number, tuple(block), bits) for number in range(len(self.probes.shapes)))
+        return tuple(fields[place] for fields in every for place in MODULE_FIELDS)
+
+    def _fields(self, number: int, key: Key, bits: int) -> tuple[float, ...]:
+        """``BLOCK_FIELDS`` of one block of a shape.
 
         A block without experts is the same whatever ranks these are divided over, and is timed once for all of them.
         """
         tp, cp, _, _, *others, _ = key
-        found: list[float] = []
-        for number, layer in enumerate(self.probes.shapes):
-            own = key if isinstance(layer.feed_forward, MoeSpec) else (tp, cp, 1, 1, *others, 0)
-            if (number, own) not in self._blocks:
-                self._blocks[number, own] = self._of_block(number, own)
-            found += self._blocks[number, own]
-        return tuple(found)
+        has_experts = isinstance(self.probes.shapes[number].feed_forward, MoeSpec)
+        own = key if has_experts else (tp, cp, 1, 1, *others, 0)
+        if (number, own, bits) not in self._blocks:
+            if (number, own) not in self._once:
+                self._once[number, own] = self._run_once(number, own)
+            self._blocks[number, own, bits] = self._of_block(number, self._once[number, own], bits)
+        return self._blocks[number, own, bits]
 
     @cached_property
-    def _blocks(self) -> dict[tuple[int, Key], tuple[float, ...]]:
+    def _blocks(self) -> dict[tuple[int, Key, int], tuple[float, ...]]:
         return {}
 
-    def _of_block(self, number: int, key: Key) -> tuple[float, ...]:
-        """``BLOCK_FIELDS`` of one block of a shape."""
+    @cached_property
+    def _once(self) -> dict[tuple[int, Key], _Once]:
+        return {}
+
+    def _run_once(self, number: int, key: Key) -> _Once:
+        """Operations and times of one block of a shape without recomputation."""
         context = self._block_context(key)
         operation, machine = operation_context(context), self._machine_of(context)
-        policy = context.profile.selective_policy
-        layer = self.probes.shapes[number]
-        operations = block_operations(layer, operation, context.plan.recipe)
+        operations = block_operations(self.probes.shapes[number], operation, context.plan.recipe)
         durations = machine.durations_s(operations)
-        once = machine.phase_times(operations, durations=durations)
-        selective, full = (
-            machine.phase_times(recomputed_operations(operations, operation, layer=layer, recipe=mode, policy=policy))
-            for mode in (replace(context.plan.recipe, recompute=name) for name in ("selective", "full"))
-        )
         timed = timed_operations(operations, durations)
-        exchanges = self._exchanges(_under_other_blocks(context) if key[-1] else context, number, timed)
+        return _Once(
+            context=context,
+            operation=operation,
+            operations=operations,
+            times=machine.phase_times(operations, durations=durations),
+            exchanges=self._exchanges(_under_other_blocks(context) if key[-1] else context, number, timed),
+        )
+
+    def _of_block(self, number: int, block: _Once, bits: int) -> tuple[float, ...]:
+        """``BLOCK_FIELDS`` of one block of a shape that recomputes some modules, or those of the question."""
+        context, once, exchanges = block.context, block.times, block.exchanges
+        recipe = context.plan.recipe
+        selectively = replace(
+            recipe, recompute="selective", recompute_modules=modules_of(bits) or recipe.recompute_modules
+        )
+        selective = self._again(number, block, selectively)
+        full = self._again(number, block, replace(recipe, recompute="full"))
         is_ahead = launches_ahead(context.plan)
         launches_s = 0.0
         if is_ahead or selective.forward_work.host_s or full.forward_work.host_s:
             launches_s = once.forward_work.host_s + once.backward_work.host_s
-        repeated_s = self._modules_s(context, number)
+        repeated_s = self._modules_s(context, number, selectively)
         if not is_ahead:
             again_s = [computed_again(once, again).recompute_s for again in (selective, full)]
             computed = (once.forward_s, once.backward_s, once.weight_backward_s)
@@ -153,6 +194,12 @@ class BlockTimes:
         computed = (ahead.forward_s, ahead.backward_s, once.weight_backward_s)
         again_s = [ahead.selective_s, ahead.full_s]
         return (*computed, 0.0, *again_s, *exposed, launches_s, ahead.exposed_fraction * repeated_s)
+
+    def _again(self, number: int, block: _Once, recipe: Recipe) -> PhaseTimes:
+        """Times of the operations of a block that a recipe runs a second time."""
+        policy, layer = block.context.profile.selective_policy, self.probes.shapes[number]
+        again = recomputed_operations(block.operations, block.operation, layer=layer, recipe=recipe, policy=policy)
+        return self._machine_of(block.context).phase_times(again)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:
         """``TABLE_FIELDS`` of the embedding, then of the head.
@@ -277,9 +324,8 @@ class BlockTimes:
         """The rates that time a block: attention runs other kernels where sequences are divided."""
         return self.machine.dividing_sequences if context.plan.layout.cp > 1 else self.machine
 
-    def _modules_s(self, context: StageContext, shape: int) -> Seconds:
+    def _modules_s(self, context: StageContext, shape: int, recipe: Recipe) -> Seconds:
         """Time of the collectives that recomputed single modules of a block repeat; 0 where none communicates."""
-        recipe = replace(context.plan.recipe, recompute="selective")
         if not repeats_modules(recipe):
             return 0.0
         selective = replace(context, plan=replace(context.plan, recipe=recipe))

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from shardwise.layout import Layout, ZeroStage
 from shardwise.plan import Plan
-from shardwise.recipe import Offload, Recipe, Recompute
+from shardwise.recipe import Offload, Recipe, Recompute, RecomputeModule
 from shardwise.schedules.table import SCHEDULES
 
 __all__ = [
+    "MODULES",
     "OFFLOADS",
     "RECOMPUTES",
     "ZERO_STAGES",
@@ -31,6 +32,8 @@ __all__ = [
     "distinct_keys",
     "expand",
     "group_rows",
+    "module_bits",
+    "modules_of",
     "option_counts",
 ]
 
@@ -42,6 +45,7 @@ Name = TypeVar("Name", bound=str)
 
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
+MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 MOST_CODES = 1 << 20
 """Combinations of values that get a table of their own; more are sorted."""
 FEW_ROWS, LARGEST_CODE = 1 << 11, 1 << 62
@@ -49,11 +53,17 @@ FEW_ROWS, LARGEST_CODE = 1 << 11, 1 << 62
 ZERO_STAGES: tuple[ZeroStage, ...] = get_args(ZeroStage)
 
 
+RECIPE_COLUMNS = (
+    *("micro_batch_size", "recompute", "recompute_layers", "recompute_modules"),
+    *("offload", "activation_offload"),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
     """Columns of equal length; ``schedule``, ``recompute`` and ``offload`` hold positions in their tables above.
 
-    The last four columns are decorations: choices of the recipe that a layout is combined with. Rows that are not
+    The last five columns are decorations: choices of the recipe that a layout is combined with. Rows that are not
     decorated yet stand for all of them.
 
     Most axes have one value until they are enumerated, and many ever after. Such a column is :func:`constant`: taking
@@ -78,6 +88,8 @@ class Candidates:
     recompute: IntColumn
     recompute_layers: IntColumn
     """Blocks of each stage that are recomputed; 0 for all of them."""
+    recompute_modules: IntColumn
+    """Bit ``i`` is set where ``MODULES[i]`` is recomputed selectively; 0 for what the question says."""
     offload: IntColumn
     activation_offload: IntColumn
 
@@ -145,7 +157,7 @@ class Candidates:
 
     def plans(self, rows: Iterable[int], *, question: Plan) -> list[Plan]:
         """The plans of some rows; equal recipes are made once."""
-        columns = (self.micro_batch_size, self.recompute, self.recompute_layers, self.offload, self.activation_offload)
+        columns = [self.column(name) for name in RECIPE_COLUMNS]
         recipes: dict[Key, Recipe] = {}
         found: list[Plan] = []
         for row in rows:
@@ -168,7 +180,8 @@ class Candidates:
     def columns(self, question: Plan) -> Plan:
         """All rows as one plan whose numbers are columns, or numbers where all rows have the same.
 
-        See :mod:`shardwise.columns`; a column stands where a type checker sees a number.
+        See :mod:`shardwise.columns`; a column stands where a type checker sees a number. Modules to recompute are the
+        question's where rows differ in them.
         """
 
         layout, recipe = _layout(self._number, question.layout), _recipe(self._number, question.recipe)
@@ -230,9 +243,29 @@ def _recipe(number: Callable[[str], int], asked: Recipe) -> Recipe:
         micro_batch_size=number("micro_batch_size"),
         recompute=_named(number("recompute"), RECOMPUTES),
         recompute_layers=number("recompute_layers"),
+        recompute_modules=_modules(number("recompute_modules"), asked),
         offload=_named(number("offload"), OFFLOADS),
         activation_offload=number("activation_offload") > 0,
     )
+
+
+def module_bits(modules: Iterable[RecomputeModule]) -> int:
+    """A set of modules as a value of ``Candidates.recompute_modules``."""
+    return sum(1 << MODULES.index(module) for module in modules)
+
+
+def modules_of(bits: int) -> tuple[RecomputeModule, ...]:
+    """The set of modules that a value of ``Candidates.recompute_modules`` means.
+
+    >>> modules_of(module_bits(("moe_act", "layernorm")))
+    ('layernorm', 'moe_act')
+    """
+    return tuple(module for number, module in enumerate(MODULES) if bits >> number & 1)
+
+
+def _modules(bits: int, asked: Recipe) -> tuple[RecomputeModule, ...] | None:
+    """The modules of a row; the question's where the row names none, and where rows differ."""
+    return modules_of(bits) if isinstance(bits, int) and bits else asked.recompute_modules
 
 
 def constant(value: int, size: int) -> IntColumn:

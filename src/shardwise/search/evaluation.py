@@ -15,13 +15,22 @@ from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.predict.memory import predict_fullest_memory
 from shardwise.prediction import MemoryPrediction, Prediction
-from shardwise.recipe import Recompute
 from shardwise.rules import find_errors
-from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
+from shardwise.search.candidates import (
+    RECOMPUTES,
+    Candidates,
+    FloatColumn,
+    IntColumn,
+    Key,
+    Mask,
+    group_rows,
+    modules_of,
+)
 from shardwise.search.pool import Pool
 from shardwise.search.price_list import price_fraction
 from shardwise.search.safe_recompute import safely_recomputed
 from shardwise.search.simplicity import host_moves
+from shardwise.search.space import Space
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, spread_ratio, uneven_stages
 
 __all__ = ["FAMILY", "KIND", "Evaluated", "Evaluation", "Evaluator", "best_first", "made_safe"]
@@ -43,7 +52,7 @@ class Evaluated:
     family: Key
     plan: Plan
     prediction: Prediction
-    """Its memory is that of the fullest stages; see :func:`shardwise.search.shown.of_all_stages`."""
+    """Time, and memory of the fullest stages alone; see :func:`shardwise.search.shown.of_all_stages`."""
 
     @property
     def price_fraction(self) -> float:
@@ -158,8 +167,8 @@ class Evaluator:
         ]
         self._uneven += filter(None, map(_spread, tried))
 
-    def recompute_safely(self, *, modes: Sequence[Recompute], most: int) -> None:
-        """Predict plans at the edge of the device again with so many more blocks recomputed as fit safely.
+    def recompute_safely(self, *, space: Space, most: int) -> None:
+        """Predict plans at the edge of the device again with so many more blocks or modules recomputed as fit safely.
 
         They are rows of the space, but only the fewest blocks that fit at all are looked for there: those that are
         faster than everything safe, and those that would be recommended if they were safe.
@@ -173,7 +182,7 @@ class Evaluator:
         cheapest = sorted(fastest, key=lambda found: found.priced_s)
         chosen = list({id(found): found for found in (*fastest[:most], *cheapest[:most])}.values())
         plans = [(found.plan.layout, found.plan.recipe) for found in known]
-        made = (found for edge in chosen for found in made_safe(edge, modes))
+        made = (found for edge in chosen for found in made_safe(edge, space))
         self._made_safe += [found for found in made if (found.plan.layout, found.plan.recipe) not in plans]
 
     @property
@@ -274,9 +283,11 @@ def _may_be_preferred(edge: Evaluated, safe: Sequence[Evaluated]) -> bool:
     return is_faster or all(edge.priced_s < found.priced_s for found in safe)
 
 
-def made_safe(edge: Evaluated, modes: Sequence[Recompute]) -> Iterator[Evaluated]:
-    """A plan at the edge of the device with more blocks recomputed, in each mode that makes it fit safely."""
-    for plan, memory in safely_recomputed(edge.plan, edge.prediction.memory, modes=modes):
+def made_safe(edge: Evaluated, space: Space) -> Iterator[Evaluated]:
+    """A plan at the edge of the device with more blocks or modules recomputed, in each way that makes it fit safely."""
+    modes = [RECOMPUTES[mode] for mode in space.counted_modes]
+    sets = [modules_of(bits) for bits in space.module_sets]
+    for plan, memory in safely_recomputed(edge.plan, edge.prediction.memory, modes=modes, module_sets=sets):
         yield replace(edge, plan=plan, prediction=predict(plan, memory=memory))
 
 
@@ -284,7 +295,7 @@ def _at_least_as_big(rows: Candidates, row: int) -> Mask:
     """Rows that differ from one only in ways that cannot need less memory, the row itself included."""
     same: Mask = np.ones(len(rows), dtype=np.bool_)
     layout = ("vpp", "schedule", "sequence_parallel", "zero_stage", "reshard_after_forward")
-    for name in (*FAMILY, *layout, "offload", "activation_offload", "recompute_layers"):
+    for name in (*FAMILY, *layout, "offload", "activation_offload", "recompute_layers", "recompute_modules"):
         same &= rows.column(name) == rows.column(name)[row]
     depth = RECOMPUTE_DEPTH[rows.recompute]
     same &= rows.micro_batch_size >= rows.micro_batch_size[row]

@@ -105,7 +105,7 @@ class Machine:
         return self.question.cluster
 
     def _placement_of(self, call: Collective) -> GroupPlacement:
-        """Where the ranks of a call lie; of a pipeline's neighbours, some on both sides of a host's end."""
+        """The placement of a call's ranks; of neighbours in a pipeline, some lie on both sides of a host's end."""
         is_chain = call.kind == "send_recv" and call.axis == "pp"
         key = (call.group_size, call.stride, is_chain)
         if key not in self._placements:

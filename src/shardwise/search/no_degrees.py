@@ -10,7 +10,7 @@ from shardwise.search.bounds import IntRange, SearchBounds
 __all__ = ["DEGREES", "no_degrees", "range_text"]
 
 DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
-"""Their product is the number of GPUs."""
+"""The degrees whose product is the number of GPUs."""
 MAX_NAMED = 12
 """Degrees that a fix lists."""
 

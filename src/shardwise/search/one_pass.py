@@ -11,10 +11,9 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_fullest_memory
 from shardwise.predict.memory_band import memory_band
-from shardwise.recipe import Recompute
 from shardwise.rules import find_errors
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, group_rows
+from shardwise.search.candidates import Candidates, FloatColumn, IntColumn, group_rows
 from shardwise.search.evaluation import FAMILY, KIND, Evaluation, Evaluator, best_first
 from shardwise.search.idle_switches import without_idle_switches
 from shardwise.search.pool import Pool
@@ -27,7 +26,7 @@ from shardwise.search.too_big import way_out
 from shardwise.search.uneven_stages import spread_ratio
 from shardwise.units import format_gib
 
-__all__ = ["TOO_BIG", "Found", "counted_modes", "find"]
+__all__ = ["TOO_BIG", "Found", "find"]
 
 TOO_BIG = "memory-capacity"
 """The group of layouts that break no rule and do not fit."""
@@ -137,7 +136,7 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
             evaluator.spread_unevenly(most=SPREAD)
             if objective != "memory":
                 _predict_challengers(evaluator, order)
-                evaluator.recompute_safely(modes=counted_modes(space), most=MADE_SAFE)
+                evaluator.recompute_safely(space=space, most=MADE_SAFE)
         if not evaluator.num_fitting:
             evaluator.walk(order.smallest(), max_fitting=OTHER_END, max_per_family=OTHER_END)
     evaluation = evaluator.result()
@@ -178,11 +177,6 @@ def _too_big(question: Plan, nearest: Candidates, evaluation: Evaluation, *, cou
     needed, capacity = format_gib(memory.needed_bytes), format_gib(memory.capacity_bytes)
     example = f"{short_variant(plans[0])}: needs {needed} per GPU of {capacity}"
     yield Rejection(rule=TOO_BIG, count=count, example=example, fix=way_out(plans[0], memory))
-
-
-def counted_modes(space: Space) -> tuple[Recompute, ...]:
-    """Ways to recompute of which any number of blocks may be chosen."""
-    return tuple(RECOMPUTES[mode] for mode in space.recomputes if mode) if space.counts_layers else ()
 
 
 def _smallest(question: Plan, rows: Candidates) -> Plan | None:

@@ -87,7 +87,7 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
         capacity_bytes: of the device.
     """
     weighed = partial(Pool.of, memory=memory, capacity_bytes=capacity_bytes)
-    modes = [mode for mode in space.recomputes if mode != RECOMPUTES.index("none")] if space.counts_layers else []
+    modes = space.counted_modes
     if not modes or not len(pool):
         return pool.take(np.zeros(len(pool), dtype=np.bool_))
     # All modes at once: an estimate of few rows takes nearly as long as one of thousands.
@@ -116,6 +116,22 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
     rows = _recomputing(some.rows, mode, enough)
     solved = Pool(rows=rows, num_microbatches=some.num_microbatches, needed_bytes=needed)
     return solved.take(enough < most)
+
+
+def fewest_modules(pool: Pool, space: Space, *, memory: MemoryEstimate, capacity_bytes: Bytes) -> Pool:
+    """Rows that do not fit without recomputation, each with the first set of modules with which it does.
+
+    Later sets cost more time, so that is the fastest that fits. Rows that fit with none of them are left out.
+    """
+    found, left = pool.take(np.zeros(0, dtype=np.int64)), pool
+    for modules in space.module_sets:
+        size = len(left)
+        mode, bits = constant(RECOMPUTES.index("selective"), size), constant(modules, size)
+        rows = replace(left.rows, recompute=mode, recompute_modules=bits)
+        tried = Pool.of(rows, left.num_microbatches, memory, capacity_bytes=capacity_bytes)
+        fits = tried.needed_bytes <= capacity_bytes
+        found, left = found.joined(tried.take(fits)), left.take(~fits)
+    return found
 
 
 def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacity_bytes: Bytes) -> Pool:

@@ -55,7 +55,7 @@ class WatchedStage:
     """The contents of one watched stage (first, longest or last) of every row: its blocks, embedding and head."""
 
     stage: IntColumn
-    """Which stage of its pipeline it is."""
+    """Index of the stage in the pipeline of each row."""
     blocks: FloatColumn
     """``(rows, distinct block shapes)``"""
     has_embedding: IntColumn
@@ -63,7 +63,7 @@ class WatchedStage:
     largest_chunk_fraction: FloatColumn
     """Share of its blocks in the chunk that holds most of them."""
     order: IntColumn
-    """Which of ``Probes.orders`` its blocks have."""
+    """Index into ``Probes.orders`` of the order of the stage's blocks, for each row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

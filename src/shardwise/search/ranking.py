@@ -45,9 +45,9 @@ class _Verdict:
 
     winner: Evaluated
     best: Evaluated
-    """By the objective alone."""
+    """The plan with the best value of the objective, safe or not."""
     best_safe: Evaluated
-    """By the objective alone, of the plans whose memory band stays inside the device; of all where there is none."""
+    """The best by the objective among plans whose memory band stays inside the device; among all where none does."""
     ordered: Sequence[Evaluated]
     """One plan of each set of degrees, the best first; further variants after them."""
     num_layouts: int

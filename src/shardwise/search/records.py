@@ -168,11 +168,11 @@ class SearchResult:
     """Plans that no predicted plan beats in both step time and memory, fastest first."""
     rejected: tuple[Rejection, ...]
     closest: ClosestPlan | None
-    """Only when nothing fits."""
+    """The plan that comes closest to fitting, where nothing fits; ``None`` otherwise."""
     missed: MissedTargets | None = None
-    """Only when plans fit and none meets the deadline and the budget."""
+    """The missed deadline or budget, where plans fit and none meets them; ``None`` otherwise."""
     repairs: tuple[Relief, ...] = ()
-    """Only when every layout breaks a rule: changes of the question under which a plan was found."""
+    """Changes of the question under which a plan was found, where every layout breaks a rule; empty otherwise."""
     assumptions: tuple[str, ...] = ()
     question: Plan | None = None
     """The question with its batch, whose open fields are those that nobody gave; a search fills in its layout."""

@@ -29,14 +29,14 @@ READ_AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which rows a search must know the estimate of."""
+    """Limits on the rows whose step time a search must estimate."""
 
     within_ratio: float
-    """Up to so many times the fastest estimate."""
+    """Every row is wanted up to this multiple of the fastest step time."""
     front_ratio: float
-    """Up to so many times the fastest: those with less memory than all that are as fast."""
+    """Rows that need less memory than all that are as fast are wanted up to this multiple of the fastest step time."""
     front_step_fraction: float = 0.03
-    """Memory has to fall by this share to count as less."""
+    """Share by which memory has to be lower to count as less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,8 @@ class Refinement:
         if not len(chosen):
             return np.zeros(0)
         row, mode, layers = self.recomputed(chosen)
-        each = self._cuts.totals(self._cut_of[row], np.where(layers > 0, 0, mode))
+        is_partial = (layers > 0) | (self.plain.recompute_modules[row] > 0)
+        each = self._cuts.totals(self._cut_of[row], np.where(is_partial, 0, mode))
         bound: FloatColumn = BOUND_FRACTION * np.sum(each * self._weight[row], axis=1)
         return bound + self._update_s[row]
 

@@ -1,31 +1,44 @@
-"""A plan whose memory band reaches beyond the device, with the fewest more blocks recomputed that bring it inside."""
+"""A plan whose memory band reaches beyond the device, with the fewest more blocks or modules recomputed that bring it
+inside."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import ceil
 
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_fullest_memory
 from shardwise.prediction import MemoryPrediction
-from shardwise.recipe import Recompute
+from shardwise.recipe import Recompute, RecomputeModule
 from shardwise.rules import find_errors
 
 __all__ = ["safely_recomputed"]
 
 DEPTHS: tuple[Recompute, ...] = ("none", "selective", "full")
-"""From what keeps most to what keeps least."""
+"""Recompute modes, from the one that keeps most activations to the one that keeps least."""
 
 Weighed = tuple[Plan, MemoryPrediction]
 
 
-def safely_recomputed(plan: Plan, memory: MemoryPrediction, *, modes: Sequence[Recompute]) -> Iterator[Weighed]:
-    """For each mode of recomputation: the plan with the fewest blocks of it that fits safely, with its memory.
+def safely_recomputed(
+    plan: Plan,
+    memory: MemoryPrediction,
+    *,
+    modes: Sequence[Recompute],
+    module_sets: Sequence[tuple[RecomputeModule, ...]] = (),
+) -> Iterator[Weighed]:
+    """For each mode of recomputation: the plan with the fewest blocks of it that fits safely, with its memory; and with
+    the first set of modules with which it does.
 
     Args:
         plan: fits, at the edge of the device.
         memory: what it was predicted to need.
-        modes: to recompute, out of those that may be used.
+        modes: to recompute some blocks, out of those that may be used.
+        module_sets: to recompute in every block, from the one that keeps most.
     """
+    if plan.recipe.recompute != "full":
+        made = (_recomputing_modules(plan, modules) for modules in _after(plan, module_sets))
+        yield from islice((found for found in made if _is_safe(found) and not find_errors(found[0])), 1)
     depth = DEPTHS.index(plan.recipe.recompute)
     for mode in modes:
         if DEPTHS.index(mode) < max(1, depth):
@@ -58,6 +71,12 @@ def _fewest(plan: Plan, memory: MemoryPrediction, mode: Recompute) -> Weighed | 
     return found if not find_errors(found[0]) else None
 
 
+def _after(plan: Plan, module_sets: Sequence[tuple[RecomputeModule, ...]]) -> Sequence[tuple[RecomputeModule, ...]]:
+    """The sets that keep less than a plan's own."""
+    own = plan.recipe.recompute_modules
+    return module_sets[module_sets.index(own) + 1 :] if own in module_sets else module_sets
+
+
 def _safe_bytes(memory: MemoryPrediction) -> float:
     return memory.capacity_bytes / memory.high_fraction
 
@@ -69,6 +88,15 @@ def _is_safe(weighed: Weighed) -> bool:
 
 def _recomputing(plan: Plan, mode: Recompute, layers: int, most: int) -> Weighed:
     """The plan with so many blocks of every stage recomputed, and what it needs."""
-    recipe = replace(plan.recipe, recompute=mode, recompute_layers=layers if layers < most else None)
+    modules = plan.recipe.recompute_modules if mode == "selective" else None
+    some = layers if layers < most else None
+    recipe = replace(plan.recipe, recompute=mode, recompute_layers=some, recompute_modules=modules)
+    changed = replace(plan, recipe=recipe)
+    return changed, predict_fullest_memory(changed)
+
+
+def _recomputing_modules(plan: Plan, modules: tuple[RecomputeModule, ...]) -> Weighed:
+    """The plan with some modules of every block recomputed, and what it needs."""
+    recipe = replace(plan.recipe, recompute="selective", recompute_layers=None, recompute_modules=modules)
     changed = replace(plan, recipe=recipe)
     return changed, predict_fullest_memory(changed)

@@ -19,7 +19,14 @@ from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, constant
 from shardwise.search.cuts import Cuts
 from shardwise.search.memory_estimate import MemoryEstimate
-from shardwise.search.pool import Pool, fewest_recomputed, highest_choice, least_offloaded, lowest_choice
+from shardwise.search.pool import (
+    Pool,
+    fewest_modules,
+    fewest_recomputed,
+    highest_choice,
+    least_offloaded,
+    lowest_choice,
+)
 from shardwise.search.probes import Probes
 from shardwise.search.records import Objective
 from shardwise.search.refinement import Refinement, Wanted
@@ -121,8 +128,7 @@ def screen(
     kept = [np.flatnonzero(part.is_estimated) for part in (first, second)]
     too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
     row, mode, _ = first.recomputed(too_big)
-    layers = space.most_layers(first.plain.pp[row]) if space.counts_layers else 1
-    stands_for = np.where(mode > 0, layers, 1)
+    stands_for = np.where(np.isin(mode, space.counted_modes), space.most_layers(first.plain.pp[row]), 1)
     nearly = _lacks_least(first, too_big, memory, capacity_bytes)
     return Screened(
         pool=first.pool(kept[0]).joined(more.take(kept[1])),
@@ -236,6 +242,7 @@ def _made_to_fit(
     left = first.pool(too_big[first.bounds_s(too_big) <= MADE_TO_FIT_RATIO * fastest_s])
     plain = left.take((left.rows.recompute == RECOMPUTES.index("none")) & np.isfinite(left.needed_bytes))
     partly = fewest_recomputed(plain, space, memory=memory, capacity_bytes=capacity_bytes)
+    partly = partly.joined(fewest_modules(plain, space, memory=memory, capacity_bytes=capacity_bytes))
     if moving is not None:
         left = left.joined(_unfit(moving.pool(np.flatnonzero(moving.step_s <= MADE_TO_FIT_RATIO * fastest_s)), space))
     moved = least_offloaded(left, space, memory=memory, capacity_bytes=capacity_bytes)

@@ -30,7 +30,7 @@ class Beside:
     plan: Plan
     prediction: Prediction
     step_ratio: float
-    """Its step over the recommended plan's."""
+    """Step time of this plan over that of the recommended one."""
     why: str = ""
     """Why the search did not recommend it, in terms of speed; empty where memory was the objective, and
     for a variant that the search did not rank."""
@@ -139,7 +139,8 @@ def _predicted_variants(result: SearchResult) -> Iterator[Beside]:
     micro_batches = (2 * recipe.micro_batch_size, recipe.micro_batch_size // 2)
     modes = sorted(ENGINES[recommended.plan.engine].recomputes - {recipe.recompute})
     sizes: list[Changes] = [(("micro_batch_size", size),) for size in micro_batches if size]
-    recomputed: list[Changes] = [(("recompute", mode), ("recompute_layers", None)) for mode in modes]
+    every: Changes = (("recompute_layers", None), ("recompute_modules", None))
+    recomputed: list[Changes] = [(("recompute", mode), *every) for mode in modes]
     both = [(*size, *mode) for size in sizes for mode in recomputed]
     for changes in (*sizes, *recomputed, *both):
         plan = apply_changes(recommended.plan, changes)

@@ -102,9 +102,11 @@ def variant_words(plan: Plan) -> str:
     """Recomputation, micro-batch size and offloading of a plan, in words: variants of equal degrees differ in these."""
     recipe = plan.recipe
     layers = f" of {recipe.recompute_layers} layers a stage" if recipe.recompute_layers else ""
+    modules = recipe.recompute_modules if recipe.recompute == "selective" else None
+    recomputed = "+".join(modules) if modules else f"{recipe.recompute}{layers}"
     host = "".join(
         f", {name} offloaded"
         for name, moves in ((recipe.offload, recipe.offload != "none"), ("activations", recipe.activation_offload))
         if moves
     )
-    return f"recompute {recipe.recompute}{layers}, micro-batch {recipe.micro_batch_size}{host}"
+    return f"recompute {recomputed}, micro-batch {recipe.micro_batch_size}{host}"

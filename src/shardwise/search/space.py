@@ -26,6 +26,7 @@ from shardwise.search.candidates import (
     expand,
     option_counts,
 )
+from shardwise.search.module_ladder import module_ladder
 from shardwise.search.no_degrees import DEGREES, no_degrees, range_text
 from shardwise.step.native_engine import is_native_engine
 
@@ -33,6 +34,7 @@ __all__ = ["AXES", "DEGREES", "STATE_AXES", "AxisOptions", "Space"]
 
 MAX_MICRO_BATCH_SIZE = 64
 MAX_VPP = 12
+KEEP, SELECTIVE = RECOMPUTES.index("none"), RECOMPUTES.index("selective")
 STAYS = 1 << OFFLOADS.index("none")
 """The set of ways to offload in which nothing moves."""
 
@@ -102,10 +104,29 @@ class Space:
         return tuple(RECOMPUTES.index(name) for name in names)
 
     @property
-    def counts_layers(self) -> bool:
-        """Whether "recompute k of a stage's blocks" is searched for every k, or the question says how many."""
-        is_counted = not self._leaves_out("recompute_layers")
-        return is_counted and self.question.recipe.recompute_layers is None and any(self.recomputes)
+    def counted_modes(self) -> tuple[int, ...]:
+        """Modes of which "recompute k of a stage's blocks" is searched for every k.
+
+        None where the question says how many; engines that recompute by module do that in every block.
+        """
+        if self._leaves_out("recompute_layers") or self.question.recipe.recompute_layers is not None:
+            return ()
+        by_module = ENGINES[self.question.engine].recomputes_modules
+        return tuple(mode for mode in self.recomputes if mode and not (by_module and mode == SELECTIVE))
+
+    @cached_property
+    def module_sets(self) -> tuple[int, ...]:
+        """Sets of modules that are searched beside whole blocks, as bits; the first keeps most."""
+        if not self.searches_modules:
+            return ()
+        return module_ladder(self.question, beside_blocks=bool(self.counted_modes))
+
+    @property
+    def searches_modules(self) -> bool:
+        """Whether selective recomputation means sets of modules of every block, from which the search chooses."""
+        recipe, by_module = self.question.recipe, ENGINES[self.question.engine].recomputes_modules
+        is_open = recipe.recompute_modules is None and recipe.recompute_layers is None
+        return by_module and is_open and {KEEP, SELECTIVE}.issubset(self.recomputes)
 
     def degrees(self) -> Candidates:
         """Every way to write the world size as dp_replicate * dp_shard * tp * cp * pp, all other columns 1 or 0."""
@@ -133,6 +154,7 @@ class Space:
             offload_choices=offload_choices,
             recompute=zeros,
             recompute_layers=constant(self.question.recipe.recompute_layers or 0, len(found)),
+            recompute_modules=zeros,
             offload=constant(OFFLOADS.index(self.offloads[0]), len(found)),
             activation_offload=constant(int(self.activation_offloads[0]), len(found)),
         )
@@ -154,17 +176,22 @@ class Space:
 
     @property
     def ways_to_recompute(self) -> tuple[Key, ...]:
-        """Modes that every row is estimated with, and of how many blocks: all, or as many as the question says."""
+        """Modes that every row is estimated with, and of how many blocks: all, or as many as the question says.
+
+        Sets of modules are tried where a row does not fit without.
+        """
         layers = self.question.recipe.recompute_layers or 0
-        return tuple((mode, layers if mode else 0) for mode in self.recomputes)
+        modes = (mode for mode in self.recomputes if not (mode == SELECTIVE and self.searches_modules))
+        return tuple((mode, layers if mode else 0) for mode in modes)
 
     def num_decorations(self, rows: Candidates) -> IntColumn:
-        """Recipes each row stands for: recomputation of 0, 1, ... or all blocks of a stage, times ways to offload."""
-        modes = sum(mode > 0 for mode in self.recomputes)
-        plain = len(self.recomputes) - modes
-        recomputed = modes * (self.most_layers(rows.pp) if self.counts_layers else 1)
+        """Recipes each row stands for: recomputation of 0, 1, ... or all blocks of a stage or of modules in every
+        block, times ways to offload."""
+        counted = len(self.counted_modes)
+        once = len(self.recomputes) - counted + self.searches_modules * (len(self.module_sets) - 1)
+        ways = once + counted * self.most_layers(rows.pp)
         choices: IntColumn = np.bitwise_count(rows.offload_choices.astype(np.uint64)).astype(np.int64)
-        return (plain + recomputed) * choices * len(self.activation_offloads)
+        return ways * choices * len(self.activation_offloads)
 
     def most_layers(self, pp: IntColumn) -> IntColumn:
         """Blocks of a stage of pipelines so deep, rounded up: "k of them" means 1, 2, ... up to that, which is all."""
@@ -179,7 +206,7 @@ class Space:
 
     @cached_property
     def _axes(self) -> dict[str, AxisOptions]:
-        """All of them; what a combination of degrees allows is remembered, since every count asks again."""
+        """The options of every axis; those of a combination of degrees are remembered, since every count asks again."""
         return {
             "sequence_parallel": AxisOptions(
                 names=("sequence_parallel",), keys=("tp",), options=cache(self._sequence_parallel_options)

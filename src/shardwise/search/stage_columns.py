@@ -91,7 +91,7 @@ class _Columns:
             self.columns += [value for _, value in parts if _is_column(value)]
             fixed += [value for _, value in parts if not _is_column(value)]
         self.fixed = (*self._fields.items(), *fixed)
-        """Where the columns are, and everything else."""
+        """The positions of the columns among the arguments, and all arguments that are no columns."""
 
     def distinct(self, num_rows: int) -> tuple[list[Key], IntColumn]:
         """The distinct values of the columns, and which of them each row has; of so many rows where there are none."""
@@ -171,7 +171,7 @@ class _Placed:
     held: HeldStage
     kind: int
     numbers: tuple[float, ...]
-    """Its sizes, then the blocks of every run and how many of them are recomputed."""
+    """Sizes of the stage, then for each run of equal blocks their number and the number recomputed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,10 +189,18 @@ class StageColumns:
         """Stages that can be looked at together, and the row that each of them belongs to.
 
         Args:
-            rows: the candidates.
+            rows: the candidates; those that recompute other modules are looked at apart.
             chosen: which stages of every row's pipeline.
             part: which of these.
         """
+        modules, of_row = distinct_keys([rows.recompute_modules])
+        for number in range(len(modules)):
+            own = np.flatnonzero(of_row == number)
+            for row, context in self._alike(rows if len(modules) == 1 else rows.take(own), chosen, part):
+                yield own[row], context
+
+    def _alike(self, rows: Candidates, chosen: Chosen, part: slice) -> Iterator[tuple[IntColumn, StageContext]]:
+        """Stages of rows that recompute the same modules, or none by name."""
         asked = _Columns([pipeline_of(rows.columns(self.question))])
         keys, of_row = asked.distinct(len(rows))
         order = np.argsort(of_row, kind="stable")

@@ -14,21 +14,21 @@ Row = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combined:
-    """Some columns as one, so that what is asked of them and of others, again and again, looks at them once."""
+    """Several integer columns combined into one, so that repeated look-ups group their rows only once."""
 
     keys: Sequence[Key]
-    """Their combinations that occur."""
+    """The distinct combinations of values in the columns."""
     of_row: IntColumn
-    """Which of them each row has."""
+    """Index into ``keys`` for each row."""
 
     @classmethod
     def of(cls, columns: Sequence[IntColumn]) -> "Combined":
-        """The columns as one."""
+        """Combine some columns."""
         keys, of_row = distinct_keys(columns)
         return cls(keys=keys, of_row=of_row)
 
     def beside(self, others: Sequence[IntColumn]) -> "Combined":
-        """With other columns."""
+        """These columns combined with further ones."""
         keys, of_row = distinct_keys([self.of_row, *others])
         return Combined(keys=[(*self.keys[own], *rest) for own, *rest in keys], of_row=of_row)
 

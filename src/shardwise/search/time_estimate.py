@@ -21,6 +21,7 @@ from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
 from shardwise.search.block_times import (
     BLOCK_FIELDS,
     BLOCK_KEYS,
+    MODULE_FIELDS,
     PIPED,
     SHARDING_FIELDS,
     UNPIPED,
@@ -89,7 +90,7 @@ class StageSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """All micro-batches of a step, before data parallelism."""
+    """Seconds of all micro-batches of a step, one entry per row, before data parallelism adds to them."""
 
     steady: FloatColumn
     """Seconds the slowest stage works in a step, without waiting for other stages, one entry per row."""
@@ -102,7 +103,7 @@ class Passes:
 
     @property
     def total(self) -> FloatColumn:
-        """From the first forward to the last backward."""
+        """Seconds from the first forward to the last backward."""
         return self.steady + self.bubble + self.host
 
 
@@ -114,17 +115,17 @@ class TimeEstimate:
 
     @property
     def probes(self) -> Probes:
-        """Where the inventory is asked."""
+        """The operations, collectives and tensors of single blocks and stages of the question."""
         return self.memory.probes
 
     @cached_property
     def host(self) -> HostTimes:
-        """Where waiting for the host is timed."""
+        """Times of waiting for the host."""
         return HostTimes(probes=self.probes, memory=self.memory)
 
     @cached_property
     def times(self) -> BlockTimes:
-        """Where blocks, tables and groups are timed."""
+        """Times of blocks, of the embedding and head, and of data-parallel collectives."""
         return BlockTimes(probes=self.probes, machine=self.machine)
 
     @cached_property
@@ -159,11 +160,23 @@ class TimeEstimate:
         """Block fields by the values of :meth:`block_columns`."""
         return Table(self.times.of_blocks)
 
+    @cached_property
+    def modules_table(self) -> Table:
+        """What modules that are recomputed take, by the values of :meth:`block_columns` and the modules' bits."""
+        return Table(self.times.of_modules)
+
     def block_work(self, rows: Candidates) -> Work:
         """Seconds of one micro-batch in one block of every shape."""
-        table = self.block_table.look_up(self.block_columns(rows))
+        columns, shapes = self.block_columns(rows), len(self.probes.shapes)
+        table = self.block_table.look_up(columns).reshape(len(rows), shapes, len(BLOCK_FIELDS))
+        named = np.flatnonzero(rows.recompute_modules)
+        if len(named):
+            again = self.modules_table.look_up([column[named] for column in (*columns, rows.recompute_modules)])
+            places = np.ix_(named, np.arange(shapes), MODULE_FIELDS)
+            table[places] = again.reshape(len(named), shapes, len(MODULE_FIELDS))
         scale = rows.micro_batch_size / self._asked(rows).micro_batch_size
-        return table.reshape(len(rows), len(self.probes.shapes), len(BLOCK_FIELDS)) * scale[:, None, None]
+        work: Work = table * scale[:, None, None]
+        return work
 
     def wider(self, key: Key) -> Key | None:
         """A cut of the tokens that is at least as fast per token, ``None`` for the fastest.

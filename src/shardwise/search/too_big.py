@@ -67,9 +67,10 @@ def _recipes(plan: Plan) -> Iterator[tuple[str, Recipe]]:
         small, small_words = replace(recipe, micro_batch_size=1), "micro_batch_size=1 "
     is_full = recipe.recompute == "full" and not recipe.recompute_layers
     full_words = small_words if is_full else f"{small_words}recompute=full "
-    full = replace(small, recompute="full", recompute_layers=None)
+    every = {"recompute": "full", "recompute_layers": None, "recompute_modules": None}
+    full = replace(small, **every)  # type: ignore[arg-type]
     if not is_full:
-        yield "recompute=full", replace(recipe, recompute="full", recompute_layers=None)
+        yield "recompute=full", replace(recipe, **every)  # type: ignore[arg-type]
         yield full_words.rstrip(), full
     frees = not plan.cluster.runs_on_cpu
     for offload in MOVING if frees and recipe.offload == "none" else ():

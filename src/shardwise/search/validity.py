@@ -93,8 +93,8 @@ class Sieve:
     rejected: dict[str, Rejection] = field(default_factory=dict)
     """Rejected candidates, by the name of the rule they break."""
     plans: dict[tuple[str, ...], dict[Key, Plan]] = field(default_factory=dict)
-    """By the columns that rules read, and by values of these: any plan that has them, since no rule sees the rest. It
-    is made once for all rules that read the same columns."""
+    """One plan by the columns that rules read and by their values; no rule sees its other fields. It is made once for
+    all rules that read the same columns."""
 
     groups: dict[tuple[str, ...], Groups] = field(default_factory=dict)
     """The rows that were grouped last, by the columns."""
@@ -163,7 +163,7 @@ class Sieve:
         )
 
     def _refusal(self, plan: Plan, rule: Rule) -> Refusal:
-        """With a fix inside the bounds that were asked, where there is one."""
+        """The refusal of a plan by a rule, with a fix inside the bounds of the search where there is one."""
         return refusal_within(plan, rule, allows=self.space.bounds.allows)
 
     def _broken(self, rule: Rule, rows: Candidates) -> Mask:

@@ -8,14 +8,13 @@ from shardwise.cluster import Cluster
 from shardwise.errors import ShardwiseError
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
-from shardwise.recipe import Recompute
 from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import OFFLOADS
 from shardwise.search.clusters import at_most
 from shardwise.search.evaluation import Evaluated, made_safe
 from shardwise.search.offers import LEAST_GAIN_RATIO, Offer, free_offers, rate_ratio, size_offers, type_offers
-from shardwise.search.one_pass import counted_modes, find
+from shardwise.search.one_pass import find
 from shardwise.search.ranking import rank
 from shardwise.search.reasons import COMPONENT_WORDS
 from shardwise.search.records import RankedPlan, SearchResult
@@ -170,7 +169,7 @@ def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> 
     """The fastest plan with more memory around the recommended one, which stays where nothing faster is found."""
     fitting = find(question, near, is_brief=True).evaluation.fitting
     if not now.prediction.memory.is_borderline:
-        fitting = _safe(fitting, counted_modes(Space(question=question, bounds=near)))
+        fitting = _safe(fitting, Space(question=question, bounds=near))
     best = next(iter(rank(fitting, objective="step_time", limit=1)), None)
     now_s = now.prediction.time.step_s
     if best is None or best.prediction.time.step_s > now_s:
@@ -178,12 +177,12 @@ def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> 
     return _changed(change, best.plan, best.prediction.time.step_s, now)
 
 
-def _safe(fitting: Sequence[Evaluated], modes: Sequence[Recompute]) -> tuple[Evaluated, ...]:
-    """The plans that fit safely, then safe versions of the others, with more blocks recomputed."""
+def _safe(fitting: Sequence[Evaluated], space: Space) -> tuple[Evaluated, ...]:
+    """The plans that fit safely, then safe versions of the others, with more blocks or modules recomputed."""
     found = [one for one in fitting if not one.prediction.memory.is_borderline]
     for edge in fitting:
         if edge.prediction.memory.is_borderline:
-            found += made_safe(edge, modes)
+            found += made_safe(edge, space)
     return tuple(found)
 
 

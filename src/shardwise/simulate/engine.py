@@ -21,7 +21,7 @@ FOREVER_S = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Something that one stream does."""
+    """A task: work of known duration that one stream runs, once the tasks it waits for have ended."""
 
     name: str
     stream: str

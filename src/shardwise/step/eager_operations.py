@@ -61,7 +61,7 @@ ADAPTER_SUMS: dict[int, AdapterSums] = {
     # (6), added (6).
     4: AdapterSums(per_output=(24, 20), per_input=(6, 12), kernels=(1, 1)),
 }
-"""By the bytes an element that adapters cast their inputs to, 0 where they read what the matrix reads."""
+"""Bytes and kernels of an adapter, by the bytes per element it casts its input to; 0 where it reads the matrix's."""
 
 
 def adapted_and_packed(layer: LayerSpec, recipe: Recipe) -> tuple[int, int]:
