@@ -25,6 +25,12 @@ def test_one_server_is_data_parallel_whatever_the_engine(engine):
     assert (best["dp"], best["tp"], best["cp"], best["pp"], best["offload"]) == (8, 1, 1, 1, "none")
 
 
+def test_adapters_inside_a_server_are_data_parallel():
+    """It was four pipeline stages of five chunks each, which no trainer of adapters has."""
+    best, _ = recommended("plan llama-2-13b 4xa100-sxm-40 --adapter lora")
+    assert (best["dp"], best["tp"], best["cp"], best["pp"]) == (4, 1, 1, 1)
+
+
 def test_deepspeed_is_data_parallel_with_the_kernels_that_are_offered_first():
     """A file of DeepSpeed recomputes all layers or none, and eager kernels of Hugging Face's models keep too much for
     none: data parallelism is 16 % slower than the fastest safe plan, and at most 10 % are given up. An expert switches

@@ -129,6 +129,13 @@ PRICES: tuple[Price, ...] = (
         is_due=lambda plan: _shares_fast_links(plan) & (plan.layout.pp > 1),
     ),
     Price(
+        name="a pipeline under adapters",
+        gain_fraction=0.05,
+        reason="Trainers of adapters (TRL, axolotl, LLaMA-Factory, torchtune) have none: few people ever ran the two "
+        "together.",
+        is_due=lambda plan: (plan.layout.pp > 1) & (plan.recipe.adapter != "none"),
+    ),
+    Price(
         name="interleaved chunks",
         gain_fraction=0.03,
         reason="They gain less in published sweeps than is predicted, and micro-batches have to come in rounds.",
