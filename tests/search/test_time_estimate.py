@@ -27,6 +27,7 @@ QUESTIONS = [
     {"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "deepspeed"},
     {"model": "llama-3.2-3b", "cluster": "16xh100-sxm", "engine": "native", "optimizer": "muon"},
     {"model": "mixtral-8x7b", "cluster": "16xh100-sxm", "engine": "native"},
+    {"model": "qwen3-30b-a3b", "cluster": "16xh100-sxm", "engine": "megatron", "precision": "fp8-mixed"},
 ]
 TWO_COPIES = {"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "hai-llm", "global_batch_size": 256}
 

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.engines.table import engine_profile
 from shardwise.predict.pipeline_time import gathers_at_step_begin
 from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
 from shardwise.search.block_times import (
@@ -56,6 +57,8 @@ HIDES = np.asarray([kind.overlaps_passes for kind in KINDS])
 """Schedules whose experts exchange tokens under the blocks of another micro-batch. All by position in ``SCHEDULES``."""
 SATURATING_TOKENS = 16384
 """Beyond this many tokens of a micro-batch on a rank, kernels take time in proportion to them."""
+ISSUED_SATURATING_TOKENS = 131072
+"""The same where the host issues every expert by itself, which takes as long for however many tokens."""
 WATCHED = (FIRST, LONGEST, LAST)
 """The stages that are timed."""
 LEAST_PASSING_FRACTION = 0.3
@@ -185,11 +188,11 @@ class TimeEstimate:
         """
         tp, cp, ep, expert_tp, sequence_parallel, size, *others = key
         if cp == 1:
-            most = max(1, SATURATING_TOKENS // self.probes.question.recipe.seq_len)
+            most = max(1, self.saturating_tokens // self.probes.question.recipe.seq_len)
             return (tp, cp, ep, expert_tp, sequence_parallel, 2 * size, *others) if 2 * size <= most else None
         ranks = next(factor for factor in range(2, cp + 1) if cp % factor == 0)
         fewer = size // ranks if size % ranks == 0 else size
-        most = max(1, SATURATING_TOKENS * (cp // ranks) // self.probes.question.recipe.seq_len)
+        most = max(1, self.saturating_tokens * (cp // ranks) // self.probes.question.recipe.seq_len)
         fewer = min(fewer, 1 << (most.bit_length() - 1))
         return (tp, cp // ranks, ep, expert_tp, sequence_parallel, fewer, *others)
 
@@ -212,9 +215,17 @@ class TimeEstimate:
         waits: FloatColumn = per_hop * (filling - 1) + least * (depth - filling)
         return rounds, waits
 
+    @cached_property
+    def saturating_tokens(self) -> int:
+        """Tokens of a micro-batch on one rank from which on the time of a block grows in proportion to them."""
+        question = self.probes.question
+        is_fp8_mixture = question.model.is_moe and question.recipe.precision == "fp8-mixed"
+        issues_each = is_fp8_mixture and engine_profile(question.engine).issues_experts_in_8_bits
+        return ISSUED_SATURATING_TOKENS if issues_each else SATURATING_TOKENS
+
     def _asked(self, rows: Candidates) -> Candidates:
         """The rows with micro-batches no larger than saturate a GPU."""
-        sequences = np.maximum(1, SATURATING_TOKENS * rows.cp // self.probes.question.recipe.seq_len)
+        sequences = np.maximum(1, self.saturating_tokens * rows.cp // self.probes.question.recipe.seq_len)
         most = 2 ** np.floor(np.log2(sequences)).astype(np.int64)
         return replace(rows, micro_batch_size=np.minimum(rows.micro_batch_size, most))
 
