@@ -60,6 +60,7 @@ EQUIVALENT: dict[str, str] = {
         "a stage sends to as many other stages as it receives from, but for the ends of the model, which are excluded"
     ),
     "if other >= 0 and other != size:": "a batch of no sequences has no plan",
+    "while at < len(covers) and covers[at][0] <= end_s:": "a cover that begins at an end takes nothing away",
     "return f\"is {format_percent(abs(share))} {'slower' if share >= 0 else 'faster'}\"": (
         "a share below half a per cent, and so one of nothing, is said to be as fast before"
     ),

@@ -143,3 +143,11 @@ def test_what_is_gathered_again_hides_as_little_as_in_forward():
     in_full = stages_of(plan_of(replace(layout, async_tensor_parallel=False), engine="torchtitan", **recipe))[0]
     again = [time for time in in_full.collectives if time.collective.phase == "recompute"]
     assert [time.exposed_s for time in again] == pytest.approx([time.total_s for time in again])
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zbv"])
+def test_a_stage_takes_as_long_beside_others_as_timed_alone(schedule):
+    """Where the model turns round, the last rank has neither embedding nor head, and still fewer neighbours."""
+    plan = plan_of(Layout(pp=4, vpp=2, schedule=schedule, dp_shard=2), engine="native", global_batch_size=32)
+    stages = pipeline_stages(model=plan.model, layout=plan.layout)
+    assert stages_of(plan) == [StageClock(plan).stage_time(stage) for stage in stages]
