@@ -58,7 +58,7 @@ HIDES = np.asarray([kind.overlaps_passes for kind in KINDS])
 SATURATING_TOKENS = 16384
 """Beyond this many tokens of a micro-batch on a rank, kernels take time in proportion to them."""
 ISSUED_SATURATING_TOKENS = 131072
-"""The same where the host issues every expert by itself, which takes as long for however many tokens."""
+"""Such tokens where the host issues every expert by itself, which takes it as long for however many."""
 WATCHED = (FIRST, LONGEST, LAST)
 """The stages that are timed."""
 LEAST_PASSING_FRACTION = 0.3
