@@ -185,7 +185,7 @@ def test_a_gated_width_that_is_rounded_up_to_what_is_meant_is_right(multiple, is
     assert ("field-meaning" in found) is is_blamed
 
 
-@pytest.mark.parametrize(("layers", "fix"), [(60, "-num-layers 4"), (12, "a number of stages that divides 12")])
+@pytest.mark.parametrize(("layers", "fix"), [(60, "-num-layers 4"), (12, "divides 12, such as 4")])
 def test_layers_that_stages_do_not_divide_are_told_with_what_can_be_built(layers, fix):
     line = f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers {layers} --pipeline-model-parallel-size 8\n"
     found = find_mistakes(reading_of(line, "run.sh"), cluster=None)
@@ -200,6 +200,7 @@ def test_the_branches_of_a_case_are_no_programs():
 def test_a_program_of_nobody_is_not_read_as_a_tool_for_one_option_they_share():
     line = "srun -n 2 python bench.py --world-size 16 --nvlink 8 --hidden 7168 --max-num-tokens 128 --dp 4\n"
     reading = reading_of(line, "bench.sbatch")
+    """Six stages divide 12 layers too, but not the 8 GPUs."""
     assert [one.tool for one in reading.read_as] == ["launch line"]
     assert reading.contradictions == ()
     assert "bench.sbatch:--world-size" in {one.place for one in reading.not_understood}
