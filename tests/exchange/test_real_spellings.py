@@ -105,6 +105,13 @@ def said(text, name, *fields):
     return tuple(reading.value(field) for field in fields)
 
 
+@pytest.mark.parametrize(("size", "tp", "is_understood"), [(0, 1, True), (6, 6, True), (-2, None, False)])
+def test_a_tensor_parallel_size_of_0_is_off(size, tp, is_understood):
+    """DeepSpeed's default, which its TPTrainingConfig calls disabled."""
+    reading = reading_of(f'{{"train_batch_size": 12, "tensor_parallel": {{"autotp_size": {size}}}}}', "ds.json")
+    assert (reading.value("tp"), reading.not_understood == ()) == (tp, is_understood)
+
+
 def test_a_value_that_nobody_can_read_leaves_its_field_open_instead_of_at_a_default():
     line = "torchrun --nproc_per_node 8 pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP --micro-batch-size 1\n"
     reading = reading_of(line, "run.sh")
