@@ -167,6 +167,12 @@ deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 24 --seq-length 512 --bf16 -
     assert (reading.named_files, [one.place for one in reading.not_understood]) == ((), ["ds.json:train_batch_size"])
 
 
+def test_variables_of_a_config_stay_where_its_end_is_quoted():
+    text = "MICRO=2\ncat <<'EOT' > ds.json\n{\"train_micro_batch_size_per_gpu\": $MICRO}\nEOT\n"
+    assert said(text, "run.sh", "micro_batch_size") == (None,)
+    assert said(text.replace("'", ""), "run.sh", "micro_batch_size") == (2,)
+
+
 def test_a_config_that_a_script_writes_and_nobody_can_read_is_not_dropped():
     text = "cat > ds.json <<EOF\n{$MORE}\nEOF\ntorchrun --nproc_per_node 8 t.py --bf16 --deepspeed ds.json\n"
     assert "run.sh:ds.json" in [one.place for one in reading_of(text, "run.sh").not_understood]
@@ -194,6 +200,7 @@ def test_a_gated_width_that_is_rounded_up_to_what_is_meant_is_right(multiple, is
 
 @pytest.mark.parametrize(("layers", "fix"), [(60, "-num-layers 4"), (12, "divides 12, such as 4")])
 def test_layers_that_stages_do_not_divide_are_told_with_what_can_be_built(layers, fix):
+    """Six stages divide 12 layers too, but not the 8 GPUs."""
     line = f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers {layers} --pipeline-model-parallel-size 8\n"
     found = find_mistakes(reading_of(line, "run.sh"), cluster=None)
     assert [one.fix for one in found if one.code == "layers-by-stages" and fix in one.fix]
@@ -207,7 +214,6 @@ def test_the_branches_of_a_case_are_no_programs():
 def test_a_program_of_nobody_is_not_read_as_a_tool_for_one_option_they_share():
     line = "srun -n 2 python bench.py --world-size 16 --nvlink 8 --hidden 7168 --max-num-tokens 128 --dp 4\n"
     reading = reading_of(line, "bench.sbatch")
-    """Six stages divide 12 layers too, but not the 8 GPUs."""
     assert [one.tool for one in reading.read_as] == ["launch line"]
     assert reading.contradictions == ()
     assert "bench.sbatch:--world-size" in {one.place for one in reading.not_understood}
