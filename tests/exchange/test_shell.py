@@ -58,6 +58,12 @@ def facts(text):
         ("sbatch --nodes 2 --wrap 'srun -n 16 python t.py --n $SLURM_NNODES'", "n", 2),
         ("NPROC_PER_NODE=8 llamafactory-cli train --cutoff_len 512", "torchrun.nnodes", 1),
         ("export NNODES=2 NPROC_PER_NODE=8\nllamafactory-cli train --cutoff_len 512", "torchrun.nnodes", 2),
+        (
+            "NPROC_PER_NODE=8 llamafactory-cli train --cutoff_len 512\ntorchrun --nnodes $NNODES t.py",
+            "torchrun.nnodes",
+            "$NNODES",
+        ),
+        ("A=1\npython t.py ${A:+--n ${B:-5} --m 6}", "n", 5),
         ("NGPU=4 CONFIG_FILE=a.toml ./run_train.sh --training.seq_len 512", "torchrun.nproc_per_node", 4),
         ("NGPU=4 CONFIG_FILE=a.toml ./run_train.sh --training.seq_len 512", "job.config_file", "a.toml"),
     ],

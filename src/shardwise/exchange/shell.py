@@ -23,15 +23,16 @@ LIST_START = re.compile(ASSIGNMENT.pattern + r"\(")
 REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
 QUOTED_LIST = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
 """A list in quotes stands for its elements, each a word, as without the quotes."""
-ALTERNATIVE = re.compile(r"\$\{([A-Za-z_]\w*):?\+([^{}]*)\}")
+ALTERNATIVE = re.compile(r"\$\{([A-Za-z_]\w*):?\+((?:[^{}]|\$\{[^{}]*\})*)\}")
 """Words that stand there only where a variable is set."""
 ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
 PRODUCT = re.compile(r"(\d+)\s*([*/%])\s*(\d+)")
 SUM = re.compile(r"(\d+)\s*([+-])\s*(\d+)")
 BATCH_LINE = re.compile(r"^#SBATCH\s+--?([\w-]+)[= ]\s*([^#\s]+)")
 LAUNCH_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task", "G": "gpus"}
-HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_]\w*)[\"']?")
-"""The start of a text that ends with the word named here; nothing in it is a command."""
+HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_]\w*)([\"']?)")
+"""The start of a text that ends with the word named here; nothing in it is a command. In quotes, the word leaves the
+variables in the text as they are."""
 READ_INTO = re.compile(r"read\b.*?(\w+)\s*<<")
 """The variable that a text is read into."""
 WRITTEN_TO = re.compile(r">\s*[\"']?([^\s\"'<>|&;]+)")
@@ -67,7 +68,8 @@ SWITCHES = frozenset(
 LAUNCHERS = ("torchrun", "srun", "sbatch", "mpirun", "deepspeed")
 SLURMS = ("srun", "sbatch")
 WRAPPERS = {
-    "llamafactory-cli": "${NPROC_PER_NODE:+torchrun --nproc_per_node $NPROC_PER_NODE --nnodes $NNODES} llamafactory",
+    "llamafactory-cli": "${NPROC_PER_NODE:+torchrun --nproc_per_node $NPROC_PER_NODE "
+    "--nnodes ${NNODES:-1}} llamafactory",
     "run_train.sh": "${NGPU:+torchrun --nproc_per_node $NGPU} torchtitan.train "
     "${CONFIG_FILE:+--job.config_file $CONFIG_FILE} ${MODULE:+--module $MODULE} ${CONFIG:+--config $CONFIG}",
 }
@@ -246,7 +248,8 @@ def _read_written(script: _Script, command: str, text: str) -> None:
     is_json = text.lstrip().startswith("{")
     if script.read_text is None or not (is_json or name.endswith(TREE_SUFFIXES)):
         return
-    whole = _worked_out(script, text)
+    document = HERE_DOCUMENT.search(command)
+    whole = text if document and document[2] else _worked_out(script, text)
     try:
         whole = BARE_VARIABLE.sub(r'\1"\2"', whole) if is_json else whole
         script.programs.extend(script.read_text(whole, name=name or f"{script.file} <<"))
@@ -393,7 +396,6 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
         return words[1:]
     program = name.rpartition("/")[2]
     if program in WRAPPERS:
-        script.variables.setdefault("NNODES", "1")
         return [*_words(_worked_out(script, WRAPPERS[program])), *words[1:]]
     if program in LAUNCHERS:
         started = _read_launcher(script, program, words[1:])
