@@ -164,7 +164,7 @@ def read_recipe(folder, num_processes):
 
 
 def read_megatron(folder, num_processes, monkeypatch):
-    """``parse_args`` and ``validate_args`` of the checkout, as on a node of Hopper GPUs."""
+    """``parse_args`` and ``validate_args`` of the checkout, as on a node of Hopper GPUs with Transformer Engine."""
     if not MEGATRON_LM:
         pytest.skip("MEGATRON_LM names no checkout of Megatron-LM")
     monkeypatch.syspath_prepend(MEGATRON_LM)
@@ -173,10 +173,13 @@ def read_megatron(folder, num_processes, monkeypatch):
     monkeypatch.setattr(typing, "override", lambda method: method, raising=False)
     arguments = import_module("megatron.training.arguments")
     monkeypatch.setattr(arguments, "get_device_arch_version", lambda: 9)
+    monkeypatch.setattr(import_module("torch").cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py", *torchrun_line(folder, num_processes, "pretrain.sh")])
     monkeypatch.setenv("WORLD_SIZE", str(num_processes))
     for name, value in re.findall(r"^export (\w+)=(\S+)$", (folder / "pretrain.sh").read_text(), flags=re.M):
         monkeypatch.setenv(name, value)
+    embeddings = import_module("megatron.core.models.common.embeddings.rope_utils")
+    monkeypatch.setattr(embeddings, "fused_apply_rotary_pos_emb", object())
     parsed = arguments.parse_args()
     arguments.validate_args(parsed)
     arguments.core_transformer_config_from_args(parsed)

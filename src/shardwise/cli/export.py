@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print or write the files."""
-    from shardwise.exchange.export import TARGETS, InexpressibleError, export_plan, kernel_note
+    from shardwise.exchange.export import TARGETS, InexpressibleError, export_plan, kernel_note, model_note
 
     plan = plan_from(arguments)
     try:
@@ -53,9 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise _with_cost(error) from None
     files = (*files, *_launcher_files(plan, files, arguments.launcher))
     target = TARGETS[arguments.to]
-    other_kernel = kernel_note(plan, target)
-    if other_kernel:
-        write_note(other_kernel)
+    for note in (kernel_note(plan, target), model_note(plan, target)):
+        if note:
+            write_note(note)
     folder: Path | None = arguments.out
     if folder is not None:
         _make_folder(folder)

@@ -10,6 +10,7 @@ from shardwise.engines.table import EngineName, engine_profile
 from shardwise.errors import PlanError
 from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.facts import REPEATED_PREFIXES, FactValue
+from shardwise.exchange.megatron_model import unsaid_of_model
 from shardwise.exchange.names import Tool
 from shardwise.exchange.reading import LAYOUT_FIELDS, RECIPE_FIELDS, planned_values, read_parsed
 from shardwise.exchange.recipe_text import RECIPE_FUNCTION, RECIPE_MODULE, recipe_text
@@ -39,7 +40,7 @@ from shardwise.step.layer_placement import chunks_per_stage
 from shardwise.step.loss import has_loss_kernels
 from shardwise.units import format_gib
 
-__all__ = ["RESUMED", "TARGETS", "InexpressibleError", "Target", "TextFile", "export_plan"]
+__all__ = ["RESUMED", "TARGETS", "InexpressibleError", "Target", "TextFile", "export_plan", "kernel_note", "model_note"]
 
 Keys = Mapping[str, FactValue]
 ENVIRONMENT = "ENVIRONMENT"
@@ -176,6 +177,12 @@ def kernel_note(plan: Plan, target: Target) -> str:
     )
 
 
+def model_note(plan: Plan, target: Target) -> str:
+    """A sentence where no option of the exported files says a part of the model."""
+    unsaid = unsaid_of_model(plan.model) if target.name == "megatron" else ()
+    return f"{target.name} is not told of {' and '.join(unsaid)}: add what your version has for them" if unsaid else ""
+
+
 def _read_back(plan: Plan, files: tuple[TextFile, ...]) -> Plan:
     """The plan that the files mean, for the same model and cluster."""
     reading = read_parsed([document for file in files for document in parse_documents(file.text, name=file.name)])
@@ -303,7 +310,7 @@ def _write_recipe(plan: Plan) -> tuple[TextFile, ...]:
 
 def _write_megatron(plan: Plan) -> tuple[TextFile, ...]:
     keys = {**said_by(TOOLS["megatron"], plan), **megatron_keys(plan)}
-    flags = [_flag(key, value) for key, value in keys.items() if value not in (None, False)]
+    flags = [_flag(key, value) for key, value in keys.items() if value is not None and value is not False]
     # Its arguments are refused without this variable, before Blackwell; under Megatron FSDP they are refused with it.
     has_one_queue = plan.layout.tp * plan.layout.cp > 1 and plan.layout.zero_stage < 2
     variables = "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" if has_one_queue else ""

@@ -3,17 +3,21 @@
 from itertools import pairwise
 
 from shardwise.exchange.facts import FactValue
+from shardwise.exchange.megatron_model import megatron_model_keys
 from shardwise.exchange.model_name import FLAVORS, KERNEL_FLAVORS
 from shardwise.exchange.tools.megatron import STAGES
 from shardwise.exchange.tools.torchtitan import CHUNKS
 from shardwise.layout import Layout
-from shardwise.model import AttentionSpec, DenseSpec, MoeSpec
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.step.layer_placement import pipeline_stages
 
 Keys = dict[str, FactValue]
+TRIAL_STEPS = 10
+"""Steps of a plan that does not say for how many tokens it trains, as ``shardwise train`` takes."""
+MEGATRON_TRAINING: Keys = {"lr": 3e-4, "lr_decay_style": "constant", "adam_beta2": 0.95, "weight_decay": 0.1}
+"""What it has to be told, or has other defaults for than ``shardwise train``."""
 
 
 def torchtitan_keys(plan: Plan) -> Keys:
@@ -112,11 +116,12 @@ def _chunk_layers(plan: Plan) -> list[int]:
 
 
 def megatron_keys(plan: Plan) -> Keys:
-    """Sharding, precision and recomputation, the model's sizes, and where data and checkpoints stand."""
+    """Sharding, precision and recomputation, the model, and where data, tokenizer and checkpoints stand."""
     layout, recipe = plan.layout, plan.recipe
     strategy = next(name for name, stage in STAGES.items() if stage == layout.zero_stage)
     keys: Keys = {
-        **_megatron_model(plan),
+        **megatron_model_keys(plan.model, seq_len=plan.recipe.seq_len),
+        **MEGATRON_TRAINING,
         "global_batch_size": plan.global_batch_size,
         "sequence_parallel": layout.sequence_parallel and layout.tp > 1,
         "use_distributed_optimizer": layout.zero_stage == 1,
@@ -153,8 +158,8 @@ def megatron_keys(plan: Plan) -> Keys:
         keys["recompute_num_layers"] = recipe.recompute_layers or 1
     if layout.pp > 1:
         keys |= _megatron_stage_keys(plan)
-    if recipe.tokens is not None:
-        keys["train_iters"] = max(1, round(recipe.tokens / plan.tokens_per_step))
+    steps = recipe.tokens / plan.tokens_per_step if recipe.tokens is not None else TRIAL_STEPS
+    keys["train_iters"] = max(1, round(steps))
     return keys
 
 
@@ -172,34 +177,6 @@ def _megatron_stage_keys(plan: Plan) -> Keys:
         return {"decoder_first_pipeline_num_layers": stages[0], "decoder_last_pipeline_num_layers": stages[-1]}
     layers = "|".join(f"t*{count}" for count in counts)
     return {"pipeline_model_parallel_layout": f"E{layers}L", "num_virtual_stages_per_pipeline_rank": None}
-
-
-def _megatron_model(plan: Plan) -> Keys:
-    """Sizes of the model; its norms, positions and tokenizer are the user's to add."""
-    model = plan.model
-    keys: Keys = {
-        "num_layers": model.num_hidden_layers,
-        "hidden_size": model.hidden_size,
-        "max_position_embeddings": max(model.max_position_embeddings, plan.recipe.seq_len),
-        "untie_embeddings_and_output_weights": not model.tie_word_embeddings,
-    }
-    mixer, feed_forward = model.layers[-1].mixer, model.layers[-1].feed_forward
-    if isinstance(mixer, AttentionSpec):
-        keys["num_attention_heads"] = mixer.num_attention_heads
-        if mixer.head_dim * mixer.num_attention_heads != model.hidden_size:
-            keys["kv_channels"] = mixer.head_dim
-        if mixer.num_key_value_heads != mixer.num_attention_heads:
-            keys["group_query_attention"] = True
-            keys["num_query_groups"] = mixer.num_key_value_heads
-    if isinstance(feed_forward, DenseSpec):
-        keys["ffn_hidden_size"] = feed_forward.intermediate_size
-        keys["swiglu"] = feed_forward.is_gated
-    elif isinstance(feed_forward, MoeSpec):
-        keys["num_experts"] = feed_forward.num_experts
-        keys["moe_router_topk"] = feed_forward.num_experts_per_tok
-        keys["ffn_hidden_size"] = feed_forward.moe_intermediate_size
-        keys["swiglu"] = feed_forward.is_gated
-    return keys
 
 
 def deepspeed_keys(plan: Plan) -> Keys:
