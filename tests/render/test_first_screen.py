@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from calibrations import calibration
 from render.sample_answers import FOUND, NOT_FOUND
 from render.sample_records import PLAN, PREDICTION
 from shardwise.catalog import read_cluster
@@ -60,14 +61,39 @@ CONTEXT = ScreenContext(
 )
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_crowded_screen_leaves_room_for_what_follows(width):
-    screen = plan_screen(CROWDED, CONTEXT, style=TextStyle(width=width))
+NOTED = replace(
+    CROWDED.recommended.plan,
+    model=replace(PLAN.model, name="a-model-of-somebody-who-gave-it-a-name-as-long-as-a-path"),
+    cluster=replace(PLAN.cluster, calibration=calibration(), assumptions=(f"calibrated with {LONG}",)),
+    recipe=replace(CROWDED.recommended.plan.recipe, seq_len=131072),
+)
+"""Its name, its calibration and a warning have two lines each."""
+
+
+@pytest.mark.parametrize("plan", [CROWDED.recommended.plan, NOTED], ids=["plain", "calibrated"])
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 120])
+def test_a_crowded_screen_leaves_room_for_what_follows(width, plan):
+    """The reason lost its room to lines above it, and taking from alternatives that were gone was a traceback."""
+    crowded = replace(CROWDED, recommended=replace(CROWDED.recommended, plan=plan))
+    screen = plan_screen(crowded, CONTEXT, style=TextStyle(width=width))
     lines = screen.splitlines()
     assert max(map(len, lines)) <= min(width, 80)
     if width >= 80:
         assert len(lines) <= 25 - CHANGE_LINES
     assert "Why: a sentence" in screen
+
+
+@pytest.mark.parametrize("width", [24, 40, 60])
+def test_a_row_of_a_narrow_screen_has_only_whole_figures(width):
+    """Names had no columns left, which was a traceback below 41 columns."""
+    short = replace(CROWDED, recommended=FOUND.plans[0], alternatives=(BESIDE,))
+    room = ScreenContext(num_kept_lines=-20)  # for rows that a full screen leaves out
+    screen = plan_screen(short, room, style=TextStyle(width=width))
+    heading, row = (line for line in screen.splitlines() if line.startswith(("Alternatives", "1 ")))
+    figures = {"GiB": "65.00", "step": "2.00 s", "differs": "-10.0%"}
+    shown = [name for name in figures if name in heading]
+    assert shown == list(figures)[: {24: 1, 40: 2, 60: 3}[width]]
+    assert row.endswith(figures[shown[-1]])
 
 
 def test_a_command_that_is_too_long_to_repeat_is_referred_to():
