@@ -109,6 +109,13 @@ def test_a_plan_that_was_written_is_explained_next():
     assert "then: shardwise train mine.json --steps 10 --launcher slurm --out run\n" in screen
 
 
+def test_a_plan_whose_path_is_longer_than_two_lines_is_called_a_file():
+    """The path alone was a traceback, and a run was "the same command" as an explanation."""
+    screen = plan_screen(CROWDED, replace(CONTEXT, plan_file="folder/" * 30 + "mine.json"))
+    assert "Next: shardwise explain FILE\n" in screen
+    assert "then: shardwise train FILE --steps 10 --launcher slurm --out run\n" in screen
+
+
 @pytest.mark.parametrize(
     ("cluster", "changes", "typed"),
     [

@@ -279,8 +279,13 @@ def _row(start: str, cells: Sequence[str], width: int) -> str:
 def next_lines(plan: Plan, context: ScreenContext, width: int) -> list[Text]:
     """Two commands: writing the plan, or explaining it where it was written; then running it."""
     file = context.plan_file or "plan.json"
-    first = f"shardwise explain {file}" if context.plan_file else f"{context.command} --out {file}"
-    return [*command_lines(first, "Next: ", width), *command_lines(_runner(plan, file), "then: ", width)]
+    first, short = f"{context.command} --out {file}", ""
+    if context.plan_file:
+        first, short = f"shardwise explain {file}", "shardwise explain FILE"
+    return [
+        *command_lines(first, "Next: ", width, short=short),
+        *command_lines(_runner(plan, file), "then: ", width, short=_runner(plan, "FILE")),
+    ]
 
 
 def _runner(plan: Plan, file: str) -> str:
