@@ -109,9 +109,10 @@ def test_a_plan_that_was_written_is_explained_next():
     assert "then: shardwise train mine.json --steps 10 --launcher slurm --out run\n" in screen
 
 
-def test_a_plan_whose_path_is_longer_than_two_lines_is_called_a_file():
-    """The path alone was a traceback, and a run was "the same command" as an explanation."""
-    screen = plan_screen(CROWDED, replace(CONTEXT, plan_file="folder/" * 30 + "mine.json"))
+@pytest.mark.parametrize("depth", [12, 30])
+def test_a_plan_whose_path_is_longer_than_a_line_is_called_a_file(depth):
+    """The path alone was a traceback or was broken in two, and a run was "the same command" as an explanation."""
+    screen = plan_screen(CROWDED, replace(CONTEXT, plan_file="folder/" * depth + "mine.json"))
     assert "Next: shardwise explain FILE\n" in screen
     assert "then: shardwise train FILE --steps 10 --launcher slurm --out run\n" in screen
 
