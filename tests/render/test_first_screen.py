@@ -21,7 +21,7 @@ from shardwise.render.first_screen import (
 )
 from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
 from shardwise.render.names import recompute_text
-from shardwise.render.no_plan_screen import no_plan_screen
+from shardwise.render.no_plan_screen import no_plan_screen, relief_lines
 from shardwise.render.terminal import TextStyle
 from shardwise.search import Sensitivity, WhatIf
 from shardwise.search.shortlist import Beside, Shortlist
@@ -94,6 +94,15 @@ def test_a_row_of_a_narrow_screen_has_only_whole_figures(width):
     shown = [name for name in figures if name in heading]
     assert shown == list(figures)[: {24: 1, 40: 2, 60: 3}[width]]
     assert row.endswith(figures[shown[-1]])
+
+
+@pytest.mark.parametrize(("width", "figures"), [(140, "37.00 of 79.00 GiB, 1.00 s a step; "), (60, "")])
+def test_what_a_change_costs_besides_stays_where_its_figures_go(width, figures):
+    """The caution went first, and nothing said so: other numerics were proposed like any option."""
+    caution = "other numerics: check the loss, fits at the edge: try it first"
+    one = replace(NOT_FOUND.closest.reliefs[0], change="optimizer=adamw-8bit", caution=caution)
+    lines = relief_lines([one] * 4, width, heading="What would make it fit")
+    assert f"optimizer=adamw-8bit: {figures}{caution[:30]}" in lines[1].plain
 
 
 def test_a_command_that_is_too_long_to_repeat_is_referred_to():

@@ -21,6 +21,7 @@ __all__ = [
     "MODULES",
     "OFFLOADS",
     "RECOMPUTES",
+    "SEARCHED_FIELDS",
     "ZERO_STAGES",
     "Candidates",
     "FloatColumn",
@@ -51,12 +52,11 @@ MOST_CODES = 1 << 20
 FEW_ROWS, LARGEST_CODE = 1 << 11, 1 << 62
 """So few rows are sorted, by one whole number for each where there is one so large."""
 ZERO_STAGES: tuple[ZeroStage, ...] = get_args(ZeroStage)
-
-
-RECIPE_COLUMNS = (
+SEARCHED_FIELDS = (
     *("micro_batch_size", "recompute", "recompute_layers", "recompute_modules"),
     *("offload", "activation_offload"),
 )
+"""Fields of the recipe that a search chooses beside the layout; each is a column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class Candidates:
 
     def plans(self, rows: Iterable[int], *, question: Plan) -> list[Plan]:
         """The plans of some rows; equal recipes are made once."""
-        columns = [self.column(name) for name in RECIPE_COLUMNS]
+        columns = [self.column(name) for name in SEARCHED_FIELDS]
         recipes: dict[Key, Recipe] = {}
         found: list[Plan] = []
         for row in rows:
