@@ -1,6 +1,7 @@
 """Shell scripts, batch scripts and command lines: variables worked out, launchers and programs told apart.
 
-Nothing is run. A variable that the script does not set stays as it is written and leaves its key open.
+Nothing is run. A variable that the script does not set stays as it is written and leaves its key open. What a branch
+says that may not run is read, and its place says so.
 """
 
 import re
@@ -39,7 +40,6 @@ WRITTEN_TO = re.compile(r">\s*[\"']?([^\s\"'<>|&;]+)")
 """The file that a command writes."""
 BARE_VARIABLE = re.compile(r"([:,\[]\s*)(\$\{?\w+\}?)(?=\s*[,}\]\n])")
 """A variable that nobody sets, where JSON has a number."""
-NAME = re.compile(r"\$\{?(\w+)")
 TEST = re.compile(r"\[\[ .*?(?: \]\]|$)")
 """A condition, in which a bar ends no command."""
 FROM_ITS_LINE = re.compile(r"\$\{?\d\}?")
@@ -99,6 +99,22 @@ ENVIRONMENT = ("CUDA_DEVICE_MAX_CONNECTIONS", "WORLD_SIZE", "FORCE_TORCHRUN", "N
 """Variables that change what a run is."""
 
 
+MAYBE = "\0"
+"""Stands behind every word that a branch gave a variable which may not run, wherever the variable is worked out."""
+
+
+class _Maybe(str):
+    """A word of a command with such a mark, read without it."""
+
+    __slots__ = ("written",)
+    written: str
+
+    def __new__(cls, written: str) -> "_Maybe":
+        word = super().__new__(cls, written.replace(MAYBE, ""))
+        word.written = written
+        return word
+
+
 ReadText = Callable[..., tuple[Document, ...]]
 
 
@@ -111,14 +127,22 @@ class _Script:
     """Reads the files that the script writes out."""
     branches: list[Branches] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
-    doubtful: set[str] = field(default_factory=set)
-    """Variables that a branch set which may not run: their last value is read, but decides no further branch."""
     facts: list[Fact] = field(default_factory=list)
     programs: list[Document] = field(default_factory=list)
     num_words: int = 0
 
-    def say(self, key: str, value: FactValue, shown: str) -> None:
-        self.facts.append(Fact(key=key, value=value, place=f"{self.file}:{shown}"))
+    @property
+    def may_not_run(self) -> bool:
+        """Whether only who runs the script knows if what is being read runs."""
+        return any(branches.is_doubtful for branches in self.branches)
+
+    def place(self, shown: str, *words: str) -> str:
+        """The place of what some words say."""
+        is_doubtful = self.may_not_run or any(isinstance(word, _Maybe) for word in words)
+        return f"{self.file}:{shown}{' in a branch that may not run' if is_doubtful else ''}"
+
+    def say(self, key: str, value: FactValue, shown: str, *words: str) -> None:
+        self.facts.append(Fact(key=key, value=value, place=self.place(shown, *words)))
 
 
 def read_script(text: str, *, file: str, read_text: ReadText | None = None) -> tuple[Document, ...]:
@@ -196,16 +220,23 @@ def _read_statement(script: _Script, statement: str) -> None:
     text = _worked_out(script, line)
     if not _is_assigned(script, line, text):
         for command in _commands(TEST.sub("[[", text)):
-            _read_command(script, _words(command))
+            _read_command(script, _command_words(command))
     if written and _is_running(script):
-        _read_written(script, text, written)
+        _read_written(script, text.replace(MAYBE, ""), written)
 
 
 def _decided(script: _Script, line: str) -> str:
-    """A statement with the words ``true``, ``false`` or ``unknown`` in place of the conditions of an ``if``."""
-    if not script.doubtful.isdisjoint(NAME.findall(line)):
-        return CONDITION.sub(r"\1 unknown", CASE.sub("case $ in", line))
-    return CONDITION.sub(lambda match: f"{match[1]} {truth(_words(_worked_out(script, match[2])))}", line)
+    """A statement with the words ``true``, ``false`` or ``unknown`` in place of the conditions of an ``if``.
+
+    What a branch set which may not run decides no other branch.
+    """
+
+    def decided(match: re.Match[str]) -> str:
+        condition = _worked_out(script, match[2])
+        return f"{match[1]} {'unknown' if MAYBE in condition else truth(_words(condition))}"
+
+    line = CASE.sub(lambda match: "case $ in" if MAYBE in _worked_out(script, match[0]) else match[0], line)
+    return CONDITION.sub(decided, line)
 
 
 def _is_running(script: _Script) -> bool:
@@ -232,8 +263,6 @@ def _is_assigned(script: _Script, line: str, text: str) -> bool:
     if len(words) > 1 and len(_words(line[assignment.end() :].rstrip("; "))) > 1:
         return False
     _assign(script, assignment[1], " ".join(words), is_added=bool(assignment[2]))
-    if not script.doubtful.isdisjoint(NAME.findall(line)):
-        script.doubtful.add(assignment[1])
     return True
 
 
@@ -249,7 +278,7 @@ def _read_written(script: _Script, command: str, text: str) -> None:
     if script.read_text is None or not (is_json or name.endswith(TREE_SUFFIXES)):
         return
     document = HERE_DOCUMENT.search(command)
-    whole = text if document and document[2] else _worked_out(script, text)
+    whole = text if document and document[2] else _worked_out(script, text).replace(MAYBE, "")
     try:
         whole = BARE_VARIABLE.sub(r'\1"\2"', whole) if is_json else whole
         script.programs.extend(script.read_text(whole, name=name or f"{script.file} <<"))
@@ -301,11 +330,22 @@ def _set_slurm(script: _Script, key: str, value: str) -> None:
 def _assign(script: _Script, name: str, value: str, *, is_added: bool = False) -> None:
     if FROM_ITS_LINE.fullmatch(value) and script.variables.get(name):  # the default stands where no argument is given
         return
-    is_doubtful = any(branches.is_doubtful for branches in script.branches)
-    (script.doubtful.add if is_doubtful else script.doubtful.discard)(name)
-    script.variables[name] = f"{script.variables.get(name, '')} {value}".strip() if is_added else value
+    before = script.variables.get(name, "")
+    after = f"{before} {value}".strip() if is_added else value
+    script.variables[name] = _marked(after, before) if script.may_not_run else after
     if name in ENVIRONMENT:
-        script.say(f"env.{name}", scalar_of(value), name)
+        script.say(f"env.{name}", scalar_of(value.replace(MAYBE, "")), name, *_command_words(value))
+
+
+def _marked(after: str, before: str) -> str:
+    """A value that a branch gives which may not run: words that were not there before are marked, or else the whole.
+
+    >>> _marked("--tp 4 --fp8", "--tp 2").replace(MAYBE, "?"), _marked("", "2").replace(MAYBE, "?")
+    ('--tp 4? --fp8?', '?')
+    """
+    kept = frozenset(before.split())
+    marked = re.sub(r"\S+", lambda word: word[0] if MAYBE in word[0] or word[0] in kept else word[0] + MAYBE, after)
+    return marked if MAYBE in marked or after == before else f"{marked} {MAYBE}".strip()
 
 
 def _worked_out(script: _Script, text: str) -> str:
@@ -329,7 +369,7 @@ def _worked_out(script: _Script, text: str) -> str:
         return match[0]
 
     def chosen(match: re.Match[str]) -> str:
-        known = script.variables.get(match[1], "")
+        known = script.variables.get(match[1], "").removesuffix(MAYBE)
         return match[2] if known and not known.startswith("$(") else ""
 
     text = ALTERNATIVE.sub(chosen, QUOTED_LIST.sub(r"\1", text))
@@ -343,7 +383,8 @@ def _worked_out(script: _Script, text: str) -> str:
 
 def _computed(script: _Script, expression: re.Match[str]) -> str:
     """The value of a sum of products of whole numbers, or the text as it stands where it is none."""
-    text = re.sub(r"[A-Za-z_]\w*", lambda match: script.variables.get(match[0], match[0]), expression[1]).strip()
+    text = re.sub(r"[A-Za-z_]\w*", lambda match: script.variables.get(match[0], match[0]), expression[1])
+    mark, text = MAYBE * (MAYBE in text), text.replace(MAYBE, "").strip()
     operations = {"*": int.__mul__, "/": int.__floordiv__, "%": int.__mod__, "+": int.__add__, "-": int.__sub__}
     for pattern in (PRODUCT, SUM):
         while match := pattern.search(text):
@@ -351,7 +392,7 @@ def _computed(script: _Script, expression: re.Match[str]) -> str:
             if second == 0 and match[2] in "/%":
                 return expression[0]
             text = text[: match.start()] + str(operations[match[2]](first, second)) + text[match.end() :]
-    return text if text.lstrip("-").isdigit() else re.sub(r"\s", "", expression[0])
+    return text + mark if text.lstrip("-").isdigit() else re.sub(r"\s", "", expression[0])
 
 
 def _words(text: str) -> list[str]:
@@ -359,6 +400,15 @@ def _words(text: str) -> list[str]:
         return shlex.split(text, comments=True)
     except ValueError:  # a quote without an end
         return text.split()
+
+
+def _command_words(text: str) -> list[str]:
+    """The words of a command, in which a mark alone is none."""
+    return [_Maybe(word) if MAYBE in word else word for word in _words(text) if word != MAYBE]
+
+
+def _written(word: str) -> str:
+    return word.written if isinstance(word, _Maybe) else word
 
 
 def _read_command(script: _Script, words: list[str]) -> None:
@@ -384,7 +434,7 @@ def _inner_script(words: list[str]) -> str | None:
     """The text that ``bash -c`` is given; ``None`` for another command."""
     options = list(takewhile(lambda word: word.startswith("-"), words[1:])) if words[0] in SHELLS else []
     has_text = any("c" in option for option in options) and len(words) > len(options) + 1
-    return words[len(options) + 1] if has_text else None
+    return _written(words[len(options) + 1]) if has_text else None
 
 
 def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
@@ -392,18 +442,18 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
     name = words[0]
     prefix = ASSIGNMENT.match(name)
     if prefix:
-        _assign(script, prefix[1], name[prefix.end() :])
+        _assign(script, prefix[1], _written(name)[prefix.end() :])
         return words[1:]
     program = name.rpartition("/")[2]
     if program in WRAPPERS:
-        return [*_words(_worked_out(script, WRAPPERS[program])), *words[1:]]
+        return [*_command_words(_worked_out(script, WRAPPERS[program])), *words[1:]]
     if program in LAUNCHERS:
-        started = _read_launcher(script, program, words[1:])
+        started = _read_launcher(script, program, words)
         if program == "srun" and started[:1] and started[0] in SHELLS and _inner_script(started) is None:
             script.say("srun.starts_script", True, "srun")  # which says itself how many processes it starts
         return started
     if words[:2] == ACCELERATE_LAUNCH:
-        return _read_launcher(script, "accelerate", words[2:])
+        return _read_launcher(script, "accelerate", words[1:])
     is_python = PYTHON.fullmatch(program) or (name.startswith("$") and words[1:2] == ["-m"])
     if (is_python and words[1:]) or words[:2] == ["uv", "run"]:
         return _after_python(words[1:]) if is_python else _after_uv(words[2:])
@@ -430,11 +480,13 @@ def _after_python(words: list[str]) -> list[str]:
 
 
 def _read_launcher(script: _Script, launcher: str, words: list[str]) -> list[str]:
-    """Say the options of a launcher and return what it starts."""
-    script.say(f"{launcher}.is_used", True, launcher)
+    """Say the options of a launcher, whose own word stands first, and return what it starts."""
+    script.say(f"{launcher}.is_used", True, launcher, words[0])
+    words = words[1:]
     if words and words[0].startswith("$"):
         script.say(f"{launcher}.more", True, words[0])
     while words and words[0].startswith("-"):
+        said = words[:1]
         option, has_value, value = words[0].lstrip("-").partition("=")
         short = re.fullmatch(r"([NncG])(\d+)", option)
         if short:
@@ -444,21 +496,21 @@ def _read_launcher(script: _Script, launcher: str, words: list[str]) -> list[str
         is_switch = has_value or key in SWITCHES or not words or words[0].startswith("--") or words[0].endswith(".py")
         if not is_switch:
             value, words = words[0], words[1:]
+            said.append(value)
         if key in ("m", "module") and launcher != "mpirun":
             return words
         if key == "wrap" and launcher == "sbatch":
             return ["bash", "-c", value]
-        script.say(
-            f"{launcher}.{key}", scalar_of(value) if value else True, f"--{option}" if len(option) > 1 else f"-{option}"
-        )
+        shown = f"--{option}" if len(option) > 1 else f"-{option}"
+        script.say(f"{launcher}.{key}", scalar_of(str(value)) if value else True, shown, *said)
         if launcher in SLURMS:
-            _set_slurm(script, key, value)
+            _set_slurm(script, key, _written(value))
     return words
 
 
 def _read_program(script: _Script, words: list[str]) -> None:
     """The arguments of a program as facts; ``a.b=c`` is one, as Hydra and Megatron-Bridge read it."""
-    program = "" if words[0].startswith("-") else words[0]
+    program = "" if words[0].startswith("-") else str(words[0])
     facts: list[Fact] = []
     rest = words if not program else words[1:]
     index = 0
@@ -471,17 +523,17 @@ def _read_program(script: _Script, words: list[str]) -> None:
             while not has_value and index < len(rest) and not NEXT_ARGUMENT.match(rest[index]):
                 values.append(rest[index])
                 index += 1
-            facts.append(_argument(script, option, values))
+            facts.append(_argument(script, option, values, said=[word, *values]))
         elif re.fullmatch(r"\+{0,2}[\w.]+=.*", word):
             key, _, value = word.lstrip("+").partition("=")
-            facts.append(_argument(script, key, [value]))
+            facts.append(_argument(script, key, [value], said=[word]))
         elif "." in word:
-            facts.append(Fact(key="argument_file", value=word, place=f"{script.file}:{word}"))
+            facts.append(Fact(key="argument_file", value=str(word), place=script.place(word, word)))
     if facts:
         script.programs.append(Document(file=script.file, facts=tuple(facts), program=program or "arguments"))
 
 
-def _argument(script: _Script, option: str, values: list[str]) -> Fact:
-    scalars = tuple(scalar_of(value) for value in values)
+def _argument(script: _Script, option: str, values: list[str], *, said: list[str]) -> Fact:
+    scalars = tuple(scalar_of(str(value)) for value in values)
     value: FactValue = True if not scalars else scalars[0] if len(scalars) == 1 else scalars
-    return Fact(key=option.lstrip("-").replace("-", "_"), value=value, place=f"{script.file}:{option}")
+    return Fact(key=option.lstrip("-").replace("-", "_"), value=value, place=script.place(option, *said))
