@@ -5,8 +5,7 @@ says that may not run is read, and its place says so.
 """
 
 import re
-import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import PurePath
@@ -14,13 +13,22 @@ from pathlib import PurePath
 from shardwise.errors import PlanError
 from shardwise.exchange.branches import CASE, CONDITION, LABEL, Branches, after_keyword, truth
 from shardwise.exchange.facts import TREE_SUFFIXES, Document, Fact, FactValue, scalar_of
+from shardwise.exchange.words import (
+    ASSIGNMENT,
+    HERE_DOCUMENT,
+    MAX_LINE_CHARACTERS,
+    MAYBE,
+    Maybe,
+    as_written,
+    command_words,
+    commands,
+    elements,
+    marked,
+    statements,
+    words_of,
+)
 
 MAX_WORDS = 20_000
-MAX_LINE_CHARACTERS = 50_000
-"""The longest line that is read. A line with variables worked out is cut here too, so that variables that contain
-each other do not grow it without end."""
-ASSIGNMENT = re.compile(r"^(?:(?:export|local|declare|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?)=")
-LIST_START = re.compile(ASSIGNMENT.pattern + r"\(")
 REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
 QUOTED_LIST = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
 """A list in quotes stands for its elements, each a word, as without the quotes."""
@@ -31,9 +39,6 @@ PRODUCT = re.compile(r"(\d+)\s*([*/%])\s*(\d+)")
 SUM = re.compile(r"(\d+)\s*([+-])\s*(\d+)")
 BATCH_LINE = re.compile(r"^#SBATCH\s+--?([\w-]+)[= ]\s*([^#\s]+)")
 LAUNCH_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task", "G": "gpus"}
-HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_]\w*)([\"']?)")
-"""The start of a text that ends with the word named here; nothing in it is a command. In quotes, the word leaves the
-variables in the text as they are."""
 READ_INTO = re.compile(r"read\b.*?(\w+)\s*<<")
 """The variable that a text is read into."""
 WRITTEN_TO = re.compile(r">\s*[\"']?([^\s\"'<>|&;]+)")
@@ -44,8 +49,6 @@ TEST = re.compile(r"\[\[ .*?(?: \]\]|$)")
 """A condition, in which a bar ends no command."""
 FROM_ITS_LINE = re.compile(r"\$\{?\d\}?")
 """An argument of the script, which is not there where nobody gives one."""
-RUNS_ITS_TEXT = re.compile(r"(?:sbatch|bash|sh)\b")
-"""Programs for which such a text is the script itself."""
 NEXT_ARGUMENT = re.compile(r"--|-[A-Za-z]|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
 """Words that are no value of the option before them: another option, or ``a.b=c``."""
 SLURM_VARIABLES = {
@@ -99,22 +102,6 @@ ENVIRONMENT = ("CUDA_DEVICE_MAX_CONNECTIONS", "WORLD_SIZE", "FORCE_TORCHRUN", "N
 """Variables that change what a run is."""
 
 
-MAYBE = "\0"
-"""Stands behind every word that a branch gave a variable which may not run, wherever the variable is worked out."""
-
-
-class _Maybe(str):
-    """A word of a command with such a mark, read without it."""
-
-    __slots__ = ("written",)
-    written: str
-
-    def __new__(cls, written: str) -> "_Maybe":
-        word = super().__new__(cls, written.replace(MAYBE, ""))
-        word.written = written
-        return word
-
-
 ReadText = Callable[..., tuple[Document, ...]]
 
 
@@ -138,7 +125,7 @@ class _Script:
 
     def place(self, shown: str, *words: str) -> str:
         """The place of what some words say."""
-        is_doubtful = self.may_not_run or any(isinstance(word, _Maybe) for word in words)
+        is_doubtful = self.may_not_run or any(isinstance(word, Maybe) for word in words)
         return f"{self.file}:{shown}{' in a branch that may not run' if is_doubtful else ''}"
 
     def say(self, key: str, value: FactValue, shown: str, *words: str) -> None:
@@ -154,50 +141,10 @@ def read_script(text: str, *, file: str, read_text: ReadText | None = None) -> t
         read_text: reads the text of a config file that the script writes, by its name.
     """
     script = _Script(file=file, read_text=read_text)
-    for statement in _statements(text):
+    for statement in statements(text):
         _read_statement(script, statement)
     launch = Document(file=file, facts=tuple(script.facts), program="launch")
     return (*((launch,) if script.facts else ()), *script.programs)
-
-
-def _statements(text: str) -> Iterator[str]:
-    """Yield whole statements: a line that ends in a backslash, an open quote or an open list is joined to the next."""
-    pending = end_of_file = ""
-    for line in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines():
-        stripped = line.strip()
-        if end_of_file:
-            pending += f"\n{line}"
-            if stripped == end_of_file:
-                yield pending.rpartition("\n")[0]
-                pending = end_of_file = ""
-            continue
-        is_comment = stripped.startswith("#") and not (stripped.startswith("#SBATCH") and not pending)
-        if (is_comment and not _in_quotes(pending)) or not (stripped or pending):
-            continue
-        pending = f"{pending}\n{stripped.partition(' #')[0] if pending else stripped}".strip()
-        document = HERE_DOCUMENT.search(stripped)
-        end_of_file = document[1] if document and not RUNS_ITS_TEXT.match(stripped) else ""
-        if end_of_file:
-            continue
-        if document or len(pending) > MAX_LINE_CHARACTERS or not _is_open(pending):
-            yield pending[:MAX_LINE_CHARACTERS]
-            pending = ""
-    if pending:
-        yield pending
-
-
-def _is_open(text: str) -> bool:
-    """Return whether a quote, or the list of an assignment, has no end yet."""
-    plain = re.sub(r"\\.", "", text)
-    in_list = LIST_START.match(plain) is not None and not plain.rstrip().endswith(")")
-    return in_list or _in_quotes(text)
-
-
-def _in_quotes(text: str) -> bool:
-    """Return whether a quote has no end yet."""
-    plain = re.sub(r"\\.", "", text)
-    without_single = re.sub(r"'[^']*'", "", re.sub(r'"[^"]*"', "", plain))
-    return "'" in without_single.replace('"', "") or '"' in without_single
 
 
 def _read_statement(script: _Script, statement: str) -> None:
@@ -219,8 +166,8 @@ def _read_statement(script: _Script, statement: str) -> None:
         line = line[label.end() :]
     text = _worked_out(script, line)
     if not _is_assigned(script, line, text):
-        for command in _commands(TEST.sub("[[", text)):
-            _read_command(script, _command_words(command))
+        for command in commands(TEST.sub("[[", text)):
+            _read_command(script, command_words(command))
     if written and _is_running(script):
         _read_written(script, text.replace(MAYBE, ""), written)
 
@@ -233,7 +180,7 @@ def _decided(script: _Script, line: str) -> str:
 
     def decided(match: re.Match[str]) -> str:
         condition = _worked_out(script, match[2])
-        return f"{match[1]} {'unknown' if MAYBE in condition else truth(_words(condition))}"
+        return f"{match[1]} {'unknown' if MAYBE in condition else truth(words_of(condition))}"
 
     line = CASE.sub(lambda match: "case $ in" if MAYBE in _worked_out(script, match[0]) else match[0], line)
     return CONDITION.sub(decided, line)
@@ -259,8 +206,8 @@ def _is_assigned(script: _Script, line: str, text: str) -> bool:
     if rest.lstrip('"').startswith(("$(", "`")):  # what a command prints is known only where it runs
         script.variables.pop(assignment[1], None)
         return True
-    words = [_elements(rest[1:-1])] if rest.startswith("(") and rest.endswith(")") else _words(rest)
-    if len(words) > 1 and len(_words(line[assignment.end() :].rstrip("; "))) > 1:
+    words = [elements(rest[1:-1])] if rest.startswith("(") and rest.endswith(")") else words_of(rest)
+    if len(words) > 1 and len(words_of(line[assignment.end() :].rstrip("; "))) > 1:
         return False
     _assign(script, assignment[1], " ".join(words), is_added=bool(assignment[2]))
     return True
@@ -270,7 +217,7 @@ def _read_written(script: _Script, command: str, text: str) -> None:
     """A text that the script keeps in a variable, or writes as the config of a program, with variables worked out."""
     variable = READ_INTO.match(command)
     if variable:
-        _assign(script, variable[1], " ".join(_words(_worked_out(script, text.replace("\\\n", " ")))))
+        _assign(script, variable[1], " ".join(words_of(_worked_out(script, text.replace("\\\n", " ")))))
         return
     target = WRITTEN_TO.search(command)
     name = PurePath(target[1]).name if target else ""
@@ -288,37 +235,6 @@ def _read_written(script: _Script, command: str, text: str) -> None:
         )
 
 
-def _commands(text: str) -> Iterator[str]:
-    """The commands of a statement, which a semicolon, a bar or an ampersand outside quotes ends.
-
-    >>> list(_commands("clear; srun bash -c 'a; b' 2>&1 | tee log"))
-    ['clear', " srun bash -c 'a; b' 2>&1 ", ' tee log']
-    """
-    start, quote = 0, ""
-    for index, character in enumerate(text):
-        if quote:
-            quote = "" if character == quote and text[index - 1] != "\\" else quote
-        elif character in "\"'":
-            quote = character
-        elif character in ";|" or (character == "&" and text[index - 1 : index] not in (">", "<")):
-            if text[start:index].strip():
-                yield text[start:index]
-            start = index + 1
-    yield text[start:]
-
-
-def _elements(text: str) -> str:
-    """The elements of a list as they are when it stands unquoted: an option written with its value is two words.
-
-    >>> _elements('--bf16 "--lr 0.1" --data "a b"  # why')
-    "--bf16 --lr 0.1 --data 'a b'"
-    """
-    return " ".join(
-        shlex.quote(word) if re.search(r"[\s;&|'\"]", word) and not word.startswith("-") else word
-        for word in _words(text)
-    )
-
-
 def _set_slurm(script: _Script, key: str, value: str) -> None:
     if key in ("gres", "gpus_per_node"):
         script.variables["SLURM_GPUS_PER_NODE"] = script.variables["SLURM_GPUS_ON_NODE"] = value.rpartition(":")[2]
@@ -332,20 +248,9 @@ def _assign(script: _Script, name: str, value: str, *, is_added: bool = False) -
         return
     before = script.variables.get(name, "")
     after = f"{before} {value}".strip() if is_added else value
-    script.variables[name] = _marked(after, before) if script.may_not_run else after
+    script.variables[name] = marked(after, before) if script.may_not_run else after
     if name in ENVIRONMENT:
-        script.say(f"env.{name}", scalar_of(value.replace(MAYBE, "")), name, *_command_words(value))
-
-
-def _marked(after: str, before: str) -> str:
-    """A value that a branch gives which may not run: words that were not there before are marked, or else the whole.
-
-    >>> _marked("--tp 4 --fp8", "--tp 2").replace(MAYBE, "?"), _marked("", "2").replace(MAYBE, "?")
-    ('--tp 4? --fp8?', '?')
-    """
-    kept = frozenset(before.split())
-    marked = re.sub(r"\S+", lambda word: word[0] if MAYBE in word[0] or word[0] in kept else word[0] + MAYBE, after)
-    return marked if MAYBE in marked or after == before else f"{marked} {MAYBE}".strip()
+        script.say(f"env.{name}", scalar_of(value.replace(MAYBE, "")), name, *command_words(value))
 
 
 def _worked_out(script: _Script, text: str) -> str:
@@ -395,22 +300,6 @@ def _computed(script: _Script, expression: re.Match[str]) -> str:
     return text + mark if text.lstrip("-").isdigit() else re.sub(r"\s", "", expression[0])
 
 
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text, comments=True)
-    except ValueError:  # a quote without an end
-        return text.split()
-
-
-def _command_words(text: str) -> list[str]:
-    """The words of a command, in which a mark alone is none."""
-    return [_Maybe(word) if MAYBE in word else word for word in _words(text) if word != MAYBE]
-
-
-def _written(word: str) -> str:
-    return word.written if isinstance(word, _Maybe) else word
-
-
 def _read_command(script: _Script, words: list[str]) -> None:
     """One command: variables before it, launchers around launchers, and at last the program."""
     script.num_words += len(words)
@@ -420,7 +309,7 @@ def _read_command(script: _Script, words: list[str]) -> None:
     while words and script.num_words < MAX_WORDS and words[0] not in NO_TRAINING and _is_running(script):
         inner_script = _inner_script(words)
         if inner_script is not None:
-            for statement in _statements(inner_script):
+            for statement in statements(inner_script):
                 _read_statement(script, statement)
             return
         inner = _unwrapped(script, words)
@@ -434,7 +323,7 @@ def _inner_script(words: list[str]) -> str | None:
     """The text that ``bash -c`` is given; ``None`` for another command."""
     options = list(takewhile(lambda word: word.startswith("-"), words[1:])) if words[0] in SHELLS else []
     has_text = any("c" in option for option in options) and len(words) > len(options) + 1
-    return _written(words[len(options) + 1]) if has_text else None
+    return as_written(words[len(options) + 1]) if has_text else None
 
 
 def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
@@ -442,11 +331,11 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
     name = words[0]
     prefix = ASSIGNMENT.match(name)
     if prefix:
-        _assign(script, prefix[1], _written(name)[prefix.end() :])
+        _assign(script, prefix[1], as_written(name)[prefix.end() :])
         return words[1:]
     program = name.rpartition("/")[2]
     if program in WRAPPERS:
-        return [*_command_words(_worked_out(script, WRAPPERS[program])), *words[1:]]
+        return [*command_words(_worked_out(script, WRAPPERS[program])), *words[1:]]
     if program in LAUNCHERS:
         started = _read_launcher(script, program, words)
         if program == "srun" and started[:1] and started[0] in SHELLS and _inner_script(started) is None:
@@ -504,7 +393,7 @@ def _read_launcher(script: _Script, launcher: str, words: list[str]) -> list[str
         shown = f"--{option}" if len(option) > 1 else f"-{option}"
         script.say(f"{launcher}.{key}", scalar_of(str(value)) if value else True, shown, *said)
         if launcher in SLURMS:
-            _set_slurm(script, key, _written(value))
+            _set_slurm(script, key, as_written(value))
     return words
 
 
