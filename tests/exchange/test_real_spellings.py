@@ -105,6 +105,13 @@ def said(text, name, *fields):
     return tuple(reading.value(field) for field in fields)
 
 
+@pytest.mark.parametrize(("size", "tp", "is_understood"), [(0, 1, True), (6, 6, True), (-2, None, False)])
+def test_a_tensor_parallel_size_of_0_is_off(size, tp, is_understood):
+    """DeepSpeed's default, which its TPTrainingConfig calls disabled."""
+    reading = reading_of(f'{{"train_batch_size": 12, "tensor_parallel": {{"autotp_size": {size}}}}}', "ds.json")
+    assert (reading.value("tp"), reading.not_understood == ()) == (tp, is_understood)
+
+
 def test_a_value_that_nobody_can_read_leaves_its_field_open_instead_of_at_a_default():
     line = "torchrun --nproc_per_node 8 pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP --micro-batch-size 1\n"
     reading = reading_of(line, "run.sh")
@@ -160,6 +167,12 @@ deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 24 --seq-length 512 --bf16 -
     assert (reading.named_files, [one.place for one in reading.not_understood]) == ((), ["ds.json:train_batch_size"])
 
 
+def test_variables_of_a_config_stay_where_its_end_is_quoted():
+    text = "MICRO=2\ncat <<'EOT' > ds.json\n{\"train_micro_batch_size_per_gpu\": $MICRO}\nEOT\n"
+    assert said(text, "run.sh", "micro_batch_size") == (None,)
+    assert said(text.replace("'", ""), "run.sh", "micro_batch_size") == (2,)
+
+
 def test_a_config_that_a_script_writes_and_nobody_can_read_is_not_dropped():
     text = "cat > ds.json <<EOF\n{$MORE}\nEOF\ntorchrun --nproc_per_node 8 t.py --bf16 --deepspeed ds.json\n"
     assert "run.sh:ds.json" in [one.place for one in reading_of(text, "run.sh").not_understood]
@@ -185,8 +198,9 @@ def test_a_gated_width_that_is_rounded_up_to_what_is_meant_is_right(multiple, is
     assert ("field-meaning" in found) is is_blamed
 
 
-@pytest.mark.parametrize(("layers", "fix"), [(60, "-num-layers 4"), (12, "a number of stages that divides 12")])
+@pytest.mark.parametrize(("layers", "fix"), [(60, "-num-layers 4"), (12, "divides 12, such as 4")])
 def test_layers_that_stages_do_not_divide_are_told_with_what_can_be_built(layers, fix):
+    """Six stages divide 12 layers too, but not the 8 GPUs."""
     line = f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers {layers} --pipeline-model-parallel-size 8\n"
     found = find_mistakes(reading_of(line, "run.sh"), cluster=None)
     assert [one.fix for one in found if one.code == "layers-by-stages" and fix in one.fix]

@@ -46,6 +46,7 @@ def test_older_parts_lose_a_smaller_share():
     """The narrow kernels are Ampere's: A100 keeps twice the share of H100, and eight bits must be aligned anyway."""
     assert share(A100, 4100, 4096) == 0.53
     assert share(load_gpu("b200-sxm"), 4100, 4096) == pytest.approx(0.1325)
+    assert share(load_gpu("rtx-5090"), 4100, 4096) == share(load_gpu("l40s"), 4100, 4096) == 1.0
     assert share(H100, 4100, 4096, dtype="fp8") == 1.0
 
 

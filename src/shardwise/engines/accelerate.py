@@ -10,6 +10,7 @@ PROFILE = replace(
     fsdp2.PROFILE,
     selective_policy="core_attention",
     loss="huggingface",
+    row_kernels="transformers",
     compiles_loss=False,
     has_foreach_optimizer=True,
     ddp_copies_gradients=True,

@@ -88,7 +88,7 @@ def _matrices(value: FactValue) -> str | None:
 def _in_our_words(name: Name, fact: Fact) -> Value:
     if name.field == LORA_TARGETS and not name.values:
         return _matrices(fact.value)
-    if name.values:
+    if not name.is_plain:
         return name.ours(str(fact.value))
     if name.field in TEXTS:
         first = fact.value[0] if isinstance(fact.value, tuple) and fact.value else fact.value

@@ -35,9 +35,15 @@ class Name:
     """Our field, or a number that joins files together, such as ``world_size``; ``+`` where the key says something
     together with others, ``-`` where a plan has no part of the key nor of anything below it."""
     values: Mapping[str, Value] = record_field(default_factory=dict)
-    """The tool's values, in any case, and ours; exports write the first of those. Empty where both are a number."""
+    """The tool's values, in any case, and ours; exports write the first of those. Empty where both are a number;
+    ``0=null *=*`` where 0 says nothing and every other number is ours."""
     default: Value = None
     """The value, in our words, that the tool uses when the key is absent; ``None`` where that sets no field."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the tool's value is ours, as a number is."""
+        return not self.values or "*" in self.values
 
     def ours(self, theirs: str) -> Value:
         """Translate a value of the tool into ours; an empty value gives the default of the key."""
@@ -182,7 +188,7 @@ class Tool:
         name = next((name for name in self.names if name.field == field), None)
         if name is None:
             return None
-        if not name.values:
+        if name.is_plain:
             return name.key, value
         word = next((theirs for theirs, ours in name.values.items() if ours == value), None)
         return None if word is None else (name.key, word if word in ("no", "none") else scalar_of(word))

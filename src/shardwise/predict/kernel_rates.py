@@ -25,7 +25,7 @@ ELEMENTWISE_FRACTION = 0.76
 test); on our H100 a copy reached 84 %, a fused RMSNorm 71 %, SwiGLU 80 to 90 %."""
 MEMORY_FRACTIONS = (("b200", 0.666),)
 """Parts with readings of their own: B200 by SimuMax's (``b200_bf16_ceperm.json``, bandwidth, default)."""
-LOSS_FRACTIONS = (("Blackwell", 0.363),)
+LOSS_FRACTIONS = tuple((arch, 0.363) for arch in DATACENTER_BLACKWELL)
 """Share of the memory bandwidth that cross-entropy reaches, by GPU architecture. Transformer Engine's kernel moves 4
 bytes a logit forward and as many backward at 0.2795 of 8,000 GiB/s, and 30 us each, on B200 (SimuMax
 ``b200_bf16_ceperm.json``, ce_fusion, counted as in its ``test_ce_permute_efficiency.py``), over the 6 and 4 bytes

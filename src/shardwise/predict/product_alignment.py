@@ -7,6 +7,7 @@ never the width of a row, so only output and input features decide, and tensor p
 
 from dataclasses import dataclass
 
+from shardwise.attention_kernels import DATACENTER_BLACKWELL
 from shardwise.cluster import Dtype, Gpu
 
 ALIGNED_ELEMENTS: dict[Dtype, int] = {"bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4}
@@ -27,9 +28,14 @@ HOPPER_SHARES = UnalignedShares(even_fraction=0.265, odd_forward_fraction=0.112,
 """Medians of 36 products with 4,097 to 50,260 features (262, 111 and 147 of 989.5 TFLOP/s, where aligned ones hold 690;
 ``benchmarks/results/2026-11-28-h100-alignment.csv``)."""
 
-RELATIVE_PEAKS = (("Volta", 0.25), ("Ampere GA100", 0.5), ("Hopper", 1.0), ("Blackwell GB100", 2.0), ("Blackwell", 2.0))
-"""Dense 16-bit FLOP of one multiprocessor and clock over Hopper's (1,024, 2,048, 4,096 and 8,192). The kernels with
-narrow loads are those of Ampere on every later part, so their rate per multiprocessor stays and their share falls."""
+RELATIVE_PEAKS = (
+    *(("Volta", 0.25), ("Ampere GA100", 0.5), ("Hopper", 1.0)),
+    *((arch, 2.0) for arch in DATACENTER_BLACKWELL),
+    *(("Ada", 0.25), ("Blackwell GB202", 0.25)),
+)
+"""Dense 16-bit FLOP of one multiprocessor and clock over Hopper's 4,096 (1,024, 2,048, 4,096 and 8,192; Ada and GB202
+1,024 as in workstations, of which GeForce has half). The kernels with narrow loads are those of Ampere on every later
+part, so their rate per multiprocessor stays and their share falls."""
 UNKNOWN_RELATIVE_PEAK = 0.5
 
 

@@ -357,7 +357,7 @@ class ProductRates:
             return 1 / share
         own = _table(self._choice, product.product_pass, _family(product.dtype), product.is_grouped)
         scale = 1.0
-        if own is None and product.dtype == "fp8":  # experts in 8 bits are products of their own on several streams
+        if own is None and product.dtype == "fp8":  # no grouped one was timed: single ones stand in
             own = _table(self._choice, product.product_pass, "fp8", is_grouped=False)
         if own is None:
             own = _table(self._choice, product.product_pass, "bf16", product.is_grouped)

@@ -41,7 +41,8 @@ OWN_TRAINER = BandReason(
     high_ratio=1.13,
     sentence="our own trainer's kernels and steps were timed on its architecture",
 )
-"""44 dense 16-bit runs on two H200 of 2026-11-28, eager and compiled (``benchmarks/own_runs.py``)."""
+"""30 dense 16-bit runs on two H200 of 2026-11-28, eager and compiled, none over tensor or pipeline parallelism alone
+(``benchmarks/own_runs.py``)."""
 TIMED = BandReason(
     name="timed", low_ratio=0.81, high_ratio=1.18, sentence="matrix products were timed on its architecture"
 )

@@ -22,7 +22,7 @@ ROW_BYTES: dict[RowKernels, tuple[float, float]] = {
 """Bytes per 16-bit element of every token copy, forward and backward. Gathers: what their kernels take beyond the norms
 and residual sums that they contain. Two writes by index take 33 of 67, and the gradient of router weights, a product of
 vectors, 48 of 104. What transformers builds gathers, hides rows of absent experts and writes its gradients by index
-(DeepSeek-V3's block compiled on one H200, 2026-11-30: 2.43 and 4.14 ms of nine blocks of 32,768 copies)."""
+(DeepSeek-V3's block compiled on one H200; one profile, ``2026-11-30-h200-units-at-once.md``)."""
 EAGER_ROW_BYTES = (10.3, 10.3)
 """Bytes of torch's own gathers: one to spread the copies, one before the sum over them, and that sum."""
 EXCHANGED_ROW_BYTES = (28.3, 36.4)
@@ -76,8 +76,11 @@ def routed_operations(
         row_bytes = _gathered_bytes(context)
         if block.is_gated:
             activation, kernels = _gated(context)
-    elif rows == "transformers" and context.compiles_experts and block.is_gated:
-        activation = FOREIGN_GATED_BYTES
+    elif rows == "transformers" and block.is_gated:
+        if context.compiles_experts:
+            activation = FOREIGN_GATED_BYTES
+        else:
+            activation, kernels = EAGER_GATED_BYTES, EAGER_GATED_KERNELS
     width = copies * block.moe_intermediate_size * element
     yield from context.memory_operations("experts.activation", (activation[0] * width, activation[1] * width), kernels)
     wide = WIDE_ROWS_RATIO if context.residual_bytes > context.element_bytes else element

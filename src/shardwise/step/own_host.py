@@ -1,8 +1,9 @@
 """Host work of Python around the kernels of a block on FSDP2, in our trainer and others, counted in kernels issued.
 
 FSDP2's hooks, DTensor and checkpointing keep the host busy and the device not. On H100 an FSDP2 unit over one rank adds
-2.89 ms to the passes of a block (``benchmarks/results/2026-11-28-h100-dispatch.csv``), as long as 82 kernels take. What
-the others add in proportion was timed on tiny blocks without a GPU, where nothing else takes time, and to which pass
+2.89 ms to the passes of a block (``benchmarks/results/2026-11-28-h100-dispatch.csv``), as long as 82 kernels take; ours
+casts all parameters of such a unit at once, which takes 65 (:data:`ONE_RANK_UNIT_CALLS`). What the others add in
+proportion was timed on tiny blocks without a GPU, where nothing else takes time, and to which pass
 (``benchmarks/host_costs.py``, ``benchmarks/results/host_costs-2026-11-28.md``; medians of three runs, which agree
 within a quarter).
 """
@@ -15,8 +16,8 @@ UNIT_CALLS = (54, 67)
 ONE_RANK_UNIT_CALLS = (18, 47)
 """Host work of one FSDP2 unit over one rank: nothing to gather, but weights to cast and gradients to reduce.
 
-It was (32, 50) while FSDP2 cast parameters one by one. Beside a product issued in the same profile, hooks of a unit of
-gpt2-xl then took 36.7 and 31.8 times as long, and 20.8 and 29.7 times since all are cast at once
+32 and 50 for units cast one parameter after the other, times what profiles of gpt2-xl say of hooks beside a product:
+36.7 and 31.8 products long cast one by one, 20.8 and 29.7 at once
 (``benchmarks/results/2026-11-30-h200-units-at-once.md``)."""
 TENSOR_PARALLEL_CALLS = (20, 56)
 """Host work of tensor parallelism in a block: parts of weights as DTensors, and the collectives inside the block."""

@@ -27,7 +27,8 @@ def _layers_by_stages(case: Case) -> Iterator[Found]:
         first = layers - each * (pp - 1)
         is_bridge = any(case.views("megatron-bridge"))
         key = "model.num_layers_in_first_pipeline_stage" if is_bridge else "--decoder-first-pipeline-num-layers"
-        fewer = max(stages for stages in range(1, pp) if layers % stages == 0)
+        # A divisor of pp as well, so that the same GPUs divide into such stages.
+        fewer = max(stages for stages in range(1, pp) if layers % stages == pp % stages == 0)
         uneven = f"a stage of {first} layers at one end ({each} in the others): {key} {first}"
         yield Found(
             case.place("pp"),
