@@ -85,7 +85,7 @@ def _divides_like_another_engine(plan: Plan) -> bool:
 
 
 def _pipes_adapters(plan: Plan) -> bool:
-    is_unusual = plan.recipe.adapter != "none" and plan.engine != "megatron"
+    is_unusual = plan.recipe.adapter != "none" and ENGINES[plan.engine].profile.sharding != "megatron"
     return (plan.layout.pp > 1) & is_unusual
 
 
