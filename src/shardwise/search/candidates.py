@@ -180,8 +180,8 @@ class Candidates:
     def columns(self, question: Plan) -> Plan:
         """All rows as one plan whose numbers are columns, or numbers where all rows have the same.
 
-        See :mod:`shardwise.columns`; a column stands where a type checker sees a number. Modules to recompute are the
-        question's where rows differ in them.
+        See :mod:`shardwise.columns`; a column stands where a type checker sees a number. Modules to recompute cannot be
+        read where rows differ in them.
         """
 
         layout, recipe = _layout(self._number, question.layout), _recipe(self._number, question.recipe)
@@ -263,9 +263,23 @@ def modules_of(bits: int) -> tuple[RecomputeModule, ...]:
     return tuple(module for number, module in enumerate(MODULES) if bits >> number & 1)
 
 
+class DifferentModules:
+    """What stands for the modules of rows that differ in them; it is no set, so that nobody takes it for one."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise TypeError("rows differ in the modules that they recompute: group the rows by them first")
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self)
+
+
 def _modules(bits: int, asked: Recipe) -> tuple[RecomputeModule, ...] | None:
-    """The modules of a row; the question's where the row names none, and where rows differ."""
-    return modules_of(bits) if isinstance(bits, int) and bits else asked.recompute_modules
+    """The modules of a row; the question's where the row names none."""
+    if not isinstance(bits, int):
+        return cast(tuple[RecomputeModule, ...], DifferentModules())
+    return modules_of(bits) if bits else asked.recompute_modules
 
 
 def constant(value: int, size: int) -> IntColumn:
