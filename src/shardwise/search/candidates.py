@@ -264,15 +264,10 @@ def modules_of(bits: int) -> tuple[RecomputeModule, ...]:
 
 
 class DifferentModules:
-    """What stands for the modules of rows that differ in them; it is no set, so that nobody takes it for one."""
+    """What stands for the modules of rows that differ in them: who reads it gets a ``TypeError``, and groups the rows
+    by their modules first."""
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __bool__(self) -> bool:
-        raise TypeError("rows differ in the modules that they recompute: group the rows by them first")
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self)
+    __bool__ = __eq__ = __hash__ = None  # type: ignore[assignment]
 
 
 def _modules(bits: int, asked: Recipe) -> tuple[RecomputeModule, ...] | None:
