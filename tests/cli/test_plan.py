@@ -95,6 +95,30 @@ def test_an_alternative_of_the_screen_is_written_by_its_number(tmp_path, capsys)
     assert "add --out plan.json" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["8xh100-sxm", "--gpus", "8..16"], ["--gpus", "8", "--gpu-types", "h100-sxm"]])
+def test_several_clusters_have_no_alternatives_to_pick(words, tmp_path, capsys):
+    """`--out p.json --pick 1` was told to add --out."""
+    path = tmp_path / "p.json"
+    assert main(["plan", "llama-3.1-8b", *words, "--out", str(path), "--pick", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "--pick does nothing beside several clusters" in said
+    assert "leave out --pick" in said
+    assert "add --out" not in said
+
+
+def test_an_alternative_that_the_screen_does_not_have_is_told_what_it_has(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    few = ["plan", "gpt2", "1xh100-sxm", "--no-what-if", "--micro-batch-size", "1", "--offload", "none"]
+    few += ["--recompute", "none,full", "--no-activation-offload"]
+    assert main(few) == 0
+    count = sum(line[:2] in ("1 ", "2 ", "3 ") for line in capsys.readouterr().out.splitlines())
+    assert main([*few, "--out", str(path), "--pick", "3"]) == 2
+    said = capsys.readouterr().err
+    assert f"--pick 3, but the screen has {count} alternative" in said
+    assert "give --pick fastest" in said
+    assert not path.exists()
+
+
 def test_an_existing_file_is_kept_unless_forced(tmp_path, capsys):
     path = tmp_path / "plan.json"
     path.write_text("mine", encoding="utf-8")

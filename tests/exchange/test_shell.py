@@ -91,6 +91,32 @@ def test_of_the_branches_of_a_script_those_are_read_that_may_run(text, value):
 
 
 @pytest.mark.parametrize(
+    ("text", "doubtful"),
+    [
+        ("N=1\n{if} N=2; fi", {"--n"}),
+        ("N=1\n{if} N=1; fi", set()),
+        ("N=1\n{if} N=2; fi\nN=3", set()),
+        ("N=1\nif [ 1 = 1 ]; then N=2; fi", set()),
+        ("M=1\n{if} M=2; fi\nN=$((M * 4))", {"--n"}),
+        ('MORE="--m 6"\n{if} MORE="$MORE --k 7"; fi', {"--k"}),
+        ("MORE=(--m 6)\n{if}\nMORE+=(--k 7 --f)\nfi\nMORE+=(--j)", {"--k", "--f"}),
+        ("{if} RUN='torchrun --nnodes 2'; fi", {"--nnodes", "torchrun"}),
+        ("{if} python t.py --i 1; fi", {"--i"}),
+        ("{if}\nexport WORLD_SIZE=8\nfi", {"WORLD_SIZE"}),
+        ("M=x\n{if} M=; fi\nif [ -z $M ]; then N=2; fi", {"--n"}),
+        ("{if} M=x; fi\ncase $M in\nx) N=2 ;;\nesac", {"--n"}),
+    ],
+)
+@pytest.mark.parametrize("program", ["$RUN python t.py $MORE --n $N", 'bash -c "$RUN python t.py --n $N $MORE"'])
+def test_what_a_branch_says_that_may_not_run_is_marked(text, doubtful, program):
+    text = f"{text.replace('{if}', 'if [ $1 = x ]; then')}\n{program}"
+    documents = read_script(text, file="run.sh")
+    places = {fact.place.removeprefix("run.sh:") for document in documents for fact in document.facts}
+    assert {one.split()[0] for one in places if one.endswith(" in a branch that may not run")} == doubtful
+    assert not any("\0" in repr(document) for document in documents)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "A=$B\nB=$A\npython t.py --n $A",

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from calibrations import calibration
 from render.sample_answers import FOUND, NOT_FOUND
 from render.sample_records import PLAN, PREDICTION
 from shardwise.catalog import read_cluster
@@ -20,7 +21,7 @@ from shardwise.render.first_screen import (
 )
 from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
 from shardwise.render.names import recompute_text
-from shardwise.render.no_plan_screen import no_plan_screen
+from shardwise.render.no_plan_screen import no_plan_screen, relief_lines
 from shardwise.render.terminal import TextStyle
 from shardwise.search import Sensitivity, WhatIf
 from shardwise.search.shortlist import Beside, Shortlist
@@ -60,14 +61,48 @@ CONTEXT = ScreenContext(
 )
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_crowded_screen_leaves_room_for_what_follows(width):
-    screen = plan_screen(CROWDED, CONTEXT, style=TextStyle(width=width))
+NOTED = replace(
+    CROWDED.recommended.plan,
+    model=replace(PLAN.model, name="a-model-of-somebody-who-gave-it-a-name-as-long-as-a-path"),
+    cluster=replace(PLAN.cluster, calibration=calibration(), assumptions=(f"calibrated with {LONG}",)),
+    recipe=replace(CROWDED.recommended.plan.recipe, seq_len=131072),
+)
+"""Its name, its calibration and a warning have two lines each."""
+
+
+@pytest.mark.parametrize("plan", [CROWDED.recommended.plan, NOTED], ids=["plain", "calibrated"])
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 120])
+def test_a_crowded_screen_leaves_room_for_what_follows(width, plan):
+    """The reason lost its room to lines above it, and taking from alternatives that were gone was a traceback."""
+    crowded = replace(CROWDED, recommended=replace(CROWDED.recommended, plan=plan))
+    screen = plan_screen(crowded, CONTEXT, style=TextStyle(width=width))
     lines = screen.splitlines()
     assert max(map(len, lines)) <= min(width, 80)
     if width >= 80:
         assert len(lines) <= 25 - CHANGE_LINES
     assert "Why: a sentence" in screen
+
+
+@pytest.mark.parametrize("width", [24, 40, 60])
+def test_a_row_of_a_narrow_screen_has_only_whole_figures(width):
+    """Names had no columns left, which was a traceback below 41 columns."""
+    short = replace(CROWDED, recommended=FOUND.plans[0], alternatives=(BESIDE,))
+    room = ScreenContext(num_kept_lines=-20)  # for rows that a full screen leaves out
+    screen = plan_screen(short, room, style=TextStyle(width=width))
+    heading, row = (line for line in screen.splitlines() if line.startswith(("Alternatives", "1 ")))
+    figures = {"GiB": "65.00", "step": "2.00 s", "differs": "-10.0%"}
+    shown = [name for name in figures if name in heading]
+    assert shown == list(figures)[: {24: 1, 40: 2, 60: 3}[width]]
+    assert row.endswith(figures[shown[-1]])
+
+
+@pytest.mark.parametrize(("width", "figures"), [(140, "37.00 of 79.00 GiB, 1.00 s a step; "), (60, "")])
+def test_what_a_change_costs_besides_stays_where_its_figures_go(width, figures):
+    """The caution went first, and nothing said so: other numerics were proposed like any option."""
+    caution = "other numerics: check the loss, fits at the edge: try it first"
+    one = replace(NOT_FOUND.closest.reliefs[0], change="optimizer=adamw-8bit", caution=caution)
+    lines = relief_lines([one] * 4, width, heading="What would make it fit")
+    assert f"optimizer=adamw-8bit: {figures}{caution[:30]}" in lines[1].plain
 
 
 def test_a_command_that_is_too_long_to_repeat_is_referred_to():
@@ -81,6 +116,14 @@ def test_a_plan_that_was_written_is_explained_next():
     screen = plan_screen(CROWDED, replace(CONTEXT, plan_file="mine.json"))
     assert "Next: shardwise explain mine.json\n" in screen
     assert "then: shardwise train mine.json --steps 10 --launcher slurm --out run\n" in screen
+
+
+@pytest.mark.parametrize("depth", [12, 30])
+def test_a_plan_whose_path_is_longer_than_a_line_is_called_a_file(depth):
+    """The path alone was a traceback or was broken in two, and a run was "the same command" as an explanation."""
+    screen = plan_screen(CROWDED, replace(CONTEXT, plan_file="folder/" * depth + "mine.json"))
+    assert "Next: shardwise explain FILE\n" in screen
+    assert "then: shardwise train FILE --steps 10 --launcher slurm --out run\n" in screen
 
 
 @pytest.mark.parametrize(

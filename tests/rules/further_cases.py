@@ -42,8 +42,8 @@ FURTHER_CASES = {
     ),
     "engine-recompute-layers": (
         make_plan(engine="megatron", recompute="selective", recompute_layers=5),
-        "recompute_layers=5, but megatron recomputes selectively in every layer; it counts layers that are recomputed "
-        "whole",
+        "recompute_layers=5, but megatron recomputes selectively in every layer; recompute_layers counts layers "
+        "that are recomputed whole",
         "set recompute_layers=null",
     ),
     "recipe-recompute-modules-idle": (

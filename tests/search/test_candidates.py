@@ -1,10 +1,13 @@
 """Columns grow, shrink and answer look-ups without changing their meaning."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from shardwise.rules.book import error_rules
 from shardwise.search.bounds import IntRange, SearchBounds
-from shardwise.search.candidates import Candidates, expand, group_rows, option_counts
+from shardwise.search.candidates import Candidates, expand, group_rows, modules_of, option_counts
 from shardwise.search.space import AXES, Space
 from shardwise.search.validity import Sieve
 
@@ -111,3 +114,15 @@ def test_rules_that_read_the_same_columns_share_their_plans(make_question, monke
     assert len(rules) > 3
     Sieve(space=space).keep(rules, rows, axis="micro_batch_size")
     assert len(made) <= len(keys) + 2 * len(rules)
+
+
+def test_modules_of_rows_that_differ_in_them_cannot_be_read_as_those_of_all(make_question):
+    """They were the question's in silence: a rule or a formula would have been right for no row."""
+    question = make_question(engine="megatron", recompute="selective")
+    rows = Space(question=question, bounds=SearchBounds()).degrees().take(np.asarray([0, 0]))
+    same, different = (replace(rows, recompute_modules=np.asarray(bits)) for bits in ([2, 2], [1, 2]))
+    assert same.columns(question).recipe.recompute_modules == modules_of(2)
+    modules = different.columns(question).recipe.recompute_modules
+    for read in (bool, tuple, lambda found: found == ("mlp",), lambda found: "mlp" in found):
+        with pytest.raises(TypeError):
+            read(modules)

@@ -42,7 +42,12 @@ def rejection(*changes):
 
 def test_a_fix_of_a_rule_that_changes_the_question_is_tried_and_others_are_not(make_question):
     rejected = [rejection(("compile", False)), rejection(("tp", 4)), rejection(("recompute", "full"), ("pp", 1))]
-    rejected += [rejection(("recompute", "full")), rejection(("optimizer", "adamw"), ("compile", False)), rejection()]
+    rejected += [
+        rejection(("recompute_modules", None)),
+        rejection(("recompute", "full")),
+        rejection(("optimizer", "adamw"), ("compile", False)),
+        rejection(),
+    ]
     question = make_question(compile=True, optimizer="lion")
     found = list(mended_rules(question, SearchBounds(tp=ONE), rejected))
     assert [hypothesis.change for hypothesis in found] == [

@@ -16,6 +16,7 @@ from shardwise.prediction import (
     TimePrediction,
 )
 from shardwise.search.evaluation import Evaluated
+from shardwise.search.price_list import charged
 from shardwise.search.ranking import objective_value, pareto_front, rank, ranked_front
 from shardwise.search.simplicity import num_axes, straddles_nodes
 from shardwise.units import GIB
@@ -298,3 +299,11 @@ def test_axes_are_counted_once_each():
 
 def test_nothing_ranked_is_no_plan():
     assert rank([], objective="step_time", limit=10) == ()
+
+
+@pytest.mark.parametrize(("engine", "is_due"), [("native", True), ("megatron", False)])
+def test_a_pipeline_under_adapters_is_dear_but_in_megatron(engine, is_due, make_question):
+    """Megatron-Bridge documents LoRA over pipelines: the price said that nobody runs the two together."""
+    question = make_question(model="llama-2-13b", cluster="16xh100-sxm", engine=engine, adapter="lora")
+    due = charged(replace(question, layout=Layout(tp=8, pp=2)), beyond=replace(question, layout=Layout(tp=8)))
+    assert ("a pipeline under adapters" in {price.name for price in due}) == is_due

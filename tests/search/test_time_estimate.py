@@ -32,6 +32,23 @@ QUESTIONS = [
 TWO_COPIES = {"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "hai-llm", "global_batch_size": 256}
 
 
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [
+        ({}, 131072),
+        ({"precision": "bf16-mixed"}, 16384),
+        ({"cluster": "16xa100-sxm-80"}, 16384),
+        ({"engine": "hai-llm"}, 16384),
+        ({"model": "llama-3.1-8b"}, 16384),
+    ],
+)
+def test_blocks_saturate_late_where_the_prediction_has_experts_issued_one_by_one(changes, tokens, make_question):
+    """The estimate asked for a precision, the prediction for the units of a device: on A100 they disagreed."""
+    question = make_question(**{**QUESTIONS[-1], **changes})
+    estimate = TimeEstimate(memory=MemoryEstimate(probes=Probes(question=question)))
+    assert estimate.saturating_tokens == tokens
+
+
 def ranks(values):
     return np.argsort(np.argsort(values))
 

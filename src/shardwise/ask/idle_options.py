@@ -143,9 +143,14 @@ ANSWER_ROWS = (
     ),
     IdleOption(
         option="--pick",
-        is_idle=lambda arguments, _plan: arguments.out is None or arguments.gpus is not None,
-        beside="without --out on one cluster",
+        is_idle=lambda arguments, _plan: arguments.out is None,
+        beside="without --out",
         missing="--out plan.json",
+    ),
+    IdleOption(
+        option="--pick",
+        is_idle=lambda arguments, _plan: arguments.gpus is not None or arguments.gpu_types is not None,
+        beside="beside several clusters, whose screen has no alternatives",
     ),
     IdleOption(
         option="--recompute-modules",

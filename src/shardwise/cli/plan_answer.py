@@ -68,8 +68,9 @@ def picked_plan(result: "SearchResult", name: str | None) -> "Plan":
     if chosen is None or name is None:
         return result.plans[0].plan
     if name not in chosen.named:
-        has = ", ".join(chosen.named)
-        raise UsageError(f"the screen has no alternative {name}", code="cli-usage", fix=f"pick one of {has}")
+        count, named = len(chosen.alternatives), " or ".join(f"--pick {one}" for one in chosen.named)
+        has = f"the screen has {count} alternative{'s' * (count != 1)}"
+        raise UsageError(f"--pick {name}, but {has}", code="cli-usage", fix=f"give {named}")
     return chosen.named[name]
 
 

@@ -1,11 +1,11 @@
 """Shell scripts, batch scripts and command lines: variables worked out, launchers and programs told apart.
 
-Nothing is run. A variable that the script does not set stays as it is written and leaves its key open.
+Nothing is run. A variable that the script does not set stays as it is written and leaves its key open. What a branch
+says that may not run is read, and its place says so.
 """
 
 import re
-import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import PurePath
@@ -13,13 +13,22 @@ from pathlib import PurePath
 from shardwise.errors import PlanError
 from shardwise.exchange.branches import CASE, CONDITION, LABEL, Branches, after_keyword, truth
 from shardwise.exchange.facts import TREE_SUFFIXES, Document, Fact, FactValue, scalar_of
+from shardwise.exchange.words import (
+    ASSIGNMENT,
+    HERE_DOCUMENT,
+    MAX_LINE_CHARACTERS,
+    MAYBE,
+    Maybe,
+    as_written,
+    command_words,
+    commands,
+    elements,
+    marked,
+    statements,
+    words_of,
+)
 
 MAX_WORDS = 20_000
-MAX_LINE_CHARACTERS = 50_000
-"""The longest line that is read. A line with variables worked out is cut here too, so that variables that contain
-each other do not grow it without end."""
-ASSIGNMENT = re.compile(r"^(?:(?:export|local|declare|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?)=")
-LIST_START = re.compile(ASSIGNMENT.pattern + r"\(")
 REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
 QUOTED_LIST = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
 """A list in quotes stands for its elements, each a word, as without the quotes."""
@@ -30,22 +39,16 @@ PRODUCT = re.compile(r"(\d+)\s*([*/%])\s*(\d+)")
 SUM = re.compile(r"(\d+)\s*([+-])\s*(\d+)")
 BATCH_LINE = re.compile(r"^#SBATCH\s+--?([\w-]+)[= ]\s*([^#\s]+)")
 LAUNCH_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task", "G": "gpus"}
-HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_]\w*)([\"']?)")
-"""The start of a text that ends with the word named here; nothing in it is a command. In quotes, the word leaves the
-variables in the text as they are."""
 READ_INTO = re.compile(r"read\b.*?(\w+)\s*<<")
 """The variable that a text is read into."""
 WRITTEN_TO = re.compile(r">\s*[\"']?([^\s\"'<>|&;]+)")
 """The file that a command writes."""
 BARE_VARIABLE = re.compile(r"([:,\[]\s*)(\$\{?\w+\}?)(?=\s*[,}\]\n])")
 """A variable that nobody sets, where JSON has a number."""
-NAME = re.compile(r"\$\{?(\w+)")
 TEST = re.compile(r"\[\[ .*?(?: \]\]|$)")
 """A condition, in which a bar ends no command."""
 FROM_ITS_LINE = re.compile(r"\$\{?\d\}?")
 """An argument of the script, which is not there where nobody gives one."""
-RUNS_ITS_TEXT = re.compile(r"(?:sbatch|bash|sh)\b")
-"""Programs for which such a text is the script itself."""
 NEXT_ARGUMENT = re.compile(r"--|-[A-Za-z]|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
 """Words that are no value of the option before them: another option, or ``a.b=c``."""
 SLURM_VARIABLES = {
@@ -111,14 +114,22 @@ class _Script:
     """Reads the files that the script writes out."""
     branches: list[Branches] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
-    doubtful: set[str] = field(default_factory=set)
-    """Variables that a branch set which may not run: their last value is read, but decides no further branch."""
     facts: list[Fact] = field(default_factory=list)
     programs: list[Document] = field(default_factory=list)
     num_words: int = 0
 
-    def say(self, key: str, value: FactValue, shown: str) -> None:
-        self.facts.append(Fact(key=key, value=value, place=f"{self.file}:{shown}"))
+    @property
+    def may_not_run(self) -> bool:
+        """Whether only who runs the script knows if what is being read runs."""
+        return any(branches.is_doubtful for branches in self.branches)
+
+    def place(self, shown: str, *words: str) -> str:
+        """The place of what some words say."""
+        is_doubtful = self.may_not_run or any(isinstance(word, Maybe) for word in words)
+        return f"{self.file}:{shown}{' in a branch that may not run' if is_doubtful else ''}"
+
+    def say(self, key: str, value: FactValue, shown: str, *words: str) -> None:
+        self.facts.append(Fact(key=key, value=value, place=self.place(shown, *words)))
 
 
 def read_script(text: str, *, file: str, read_text: ReadText | None = None) -> tuple[Document, ...]:
@@ -130,50 +141,10 @@ def read_script(text: str, *, file: str, read_text: ReadText | None = None) -> t
         read_text: reads the text of a config file that the script writes, by its name.
     """
     script = _Script(file=file, read_text=read_text)
-    for statement in _statements(text):
+    for statement in statements(text):
         _read_statement(script, statement)
     launch = Document(file=file, facts=tuple(script.facts), program="launch")
     return (*((launch,) if script.facts else ()), *script.programs)
-
-
-def _statements(text: str) -> Iterator[str]:
-    """Yield whole statements: a line that ends in a backslash, an open quote or an open list is joined to the next."""
-    pending = end_of_file = ""
-    for line in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines():
-        stripped = line.strip()
-        if end_of_file:
-            pending += f"\n{line}"
-            if stripped == end_of_file:
-                yield pending.rpartition("\n")[0]
-                pending = end_of_file = ""
-            continue
-        is_comment = stripped.startswith("#") and not (stripped.startswith("#SBATCH") and not pending)
-        if (is_comment and not _in_quotes(pending)) or not (stripped or pending):
-            continue
-        pending = f"{pending}\n{stripped.partition(' #')[0] if pending else stripped}".strip()
-        document = HERE_DOCUMENT.search(stripped)
-        end_of_file = document[1] if document and not RUNS_ITS_TEXT.match(stripped) else ""
-        if end_of_file:
-            continue
-        if document or len(pending) > MAX_LINE_CHARACTERS or not _is_open(pending):
-            yield pending[:MAX_LINE_CHARACTERS]
-            pending = ""
-    if pending:
-        yield pending
-
-
-def _is_open(text: str) -> bool:
-    """Return whether a quote, or the list of an assignment, has no end yet."""
-    plain = re.sub(r"\\.", "", text)
-    in_list = LIST_START.match(plain) is not None and not plain.rstrip().endswith(")")
-    return in_list or _in_quotes(text)
-
-
-def _in_quotes(text: str) -> bool:
-    """Return whether a quote has no end yet."""
-    plain = re.sub(r"\\.", "", text)
-    without_single = re.sub(r"'[^']*'", "", re.sub(r'"[^"]*"', "", plain))
-    return "'" in without_single.replace('"', "") or '"' in without_single
 
 
 def _read_statement(script: _Script, statement: str) -> None:
@@ -195,17 +166,24 @@ def _read_statement(script: _Script, statement: str) -> None:
         line = line[label.end() :]
     text = _worked_out(script, line)
     if not _is_assigned(script, line, text):
-        for command in _commands(TEST.sub("[[", text)):
-            _read_command(script, _words(command))
+        for command in commands(TEST.sub("[[", text)):
+            _read_command(script, command_words(command))
     if written and _is_running(script):
-        _read_written(script, text, written)
+        _read_written(script, text.replace(MAYBE, ""), written)
 
 
 def _decided(script: _Script, line: str) -> str:
-    """A statement with the words ``true``, ``false`` or ``unknown`` in place of the conditions of an ``if``."""
-    if not script.doubtful.isdisjoint(NAME.findall(line)):
-        return CONDITION.sub(r"\1 unknown", CASE.sub("case $ in", line))
-    return CONDITION.sub(lambda match: f"{match[1]} {truth(_words(_worked_out(script, match[2])))}", line)
+    """A statement with the words ``true``, ``false`` or ``unknown`` in place of the conditions of an ``if``.
+
+    What a branch set which may not run decides no other branch.
+    """
+
+    def decided(match: re.Match[str]) -> str:
+        condition = _worked_out(script, match[2])
+        return f"{match[1]} {'unknown' if MAYBE in condition else truth(words_of(condition))}"
+
+    line = CASE.sub(lambda match: "case $ in" if MAYBE in _worked_out(script, match[0]) else match[0], line)
+    return CONDITION.sub(decided, line)
 
 
 def _is_running(script: _Script) -> bool:
@@ -228,12 +206,10 @@ def _is_assigned(script: _Script, line: str, text: str) -> bool:
     if rest.lstrip('"').startswith(("$(", "`")):  # what a command prints is known only where it runs
         script.variables.pop(assignment[1], None)
         return True
-    words = [_elements(rest[1:-1])] if rest.startswith("(") and rest.endswith(")") else _words(rest)
-    if len(words) > 1 and len(_words(line[assignment.end() :].rstrip("; "))) > 1:
+    words = [elements(rest[1:-1])] if rest.startswith("(") and rest.endswith(")") else words_of(rest)
+    if len(words) > 1 and len(words_of(line[assignment.end() :].rstrip("; "))) > 1:
         return False
     _assign(script, assignment[1], " ".join(words), is_added=bool(assignment[2]))
-    if not script.doubtful.isdisjoint(NAME.findall(line)):
-        script.doubtful.add(assignment[1])
     return True
 
 
@@ -241,7 +217,7 @@ def _read_written(script: _Script, command: str, text: str) -> None:
     """A text that the script keeps in a variable, or writes as the config of a program, with variables worked out."""
     variable = READ_INTO.match(command)
     if variable:
-        _assign(script, variable[1], " ".join(_words(_worked_out(script, text.replace("\\\n", " ")))))
+        _assign(script, variable[1], " ".join(words_of(_worked_out(script, text.replace("\\\n", " ")))))
         return
     target = WRITTEN_TO.search(command)
     name = PurePath(target[1]).name if target else ""
@@ -249,7 +225,7 @@ def _read_written(script: _Script, command: str, text: str) -> None:
     if script.read_text is None or not (is_json or name.endswith(TREE_SUFFIXES)):
         return
     document = HERE_DOCUMENT.search(command)
-    whole = text if document and document[2] else _worked_out(script, text)
+    whole = text if document and document[2] else _worked_out(script, text).replace(MAYBE, "")
     try:
         whole = BARE_VARIABLE.sub(r'\1"\2"', whole) if is_json else whole
         script.programs.extend(script.read_text(whole, name=name or f"{script.file} <<"))
@@ -257,37 +233,6 @@ def _read_written(script: _Script, command: str, text: str) -> None:
         script.programs.append(
             Document(file=name, facts=(Fact(key=name, value=str(error)[:80], place=f"{script.file}:{name}"),))
         )
-
-
-def _commands(text: str) -> Iterator[str]:
-    """The commands of a statement, which a semicolon, a bar or an ampersand outside quotes ends.
-
-    >>> list(_commands("clear; srun bash -c 'a; b' 2>&1 | tee log"))
-    ['clear', " srun bash -c 'a; b' 2>&1 ", ' tee log']
-    """
-    start, quote = 0, ""
-    for index, character in enumerate(text):
-        if quote:
-            quote = "" if character == quote and text[index - 1] != "\\" else quote
-        elif character in "\"'":
-            quote = character
-        elif character in ";|" or (character == "&" and text[index - 1 : index] not in (">", "<")):
-            if text[start:index].strip():
-                yield text[start:index]
-            start = index + 1
-    yield text[start:]
-
-
-def _elements(text: str) -> str:
-    """The elements of a list as they are when it stands unquoted: an option written with its value is two words.
-
-    >>> _elements('--bf16 "--lr 0.1" --data "a b"  # why')
-    "--bf16 --lr 0.1 --data 'a b'"
-    """
-    return " ".join(
-        shlex.quote(word) if re.search(r"[\s;&|'\"]", word) and not word.startswith("-") else word
-        for word in _words(text)
-    )
 
 
 def _set_slurm(script: _Script, key: str, value: str) -> None:
@@ -301,11 +246,11 @@ def _set_slurm(script: _Script, key: str, value: str) -> None:
 def _assign(script: _Script, name: str, value: str, *, is_added: bool = False) -> None:
     if FROM_ITS_LINE.fullmatch(value) and script.variables.get(name):  # the default stands where no argument is given
         return
-    is_doubtful = any(branches.is_doubtful for branches in script.branches)
-    (script.doubtful.add if is_doubtful else script.doubtful.discard)(name)
-    script.variables[name] = f"{script.variables.get(name, '')} {value}".strip() if is_added else value
+    before = script.variables.get(name, "")
+    after = f"{before} {value}".strip() if is_added else value
+    script.variables[name] = marked(after, before) if script.may_not_run else after
     if name in ENVIRONMENT:
-        script.say(f"env.{name}", scalar_of(value), name)
+        script.say(f"env.{name}", scalar_of(value.replace(MAYBE, "")), name, *command_words(value))
 
 
 def _worked_out(script: _Script, text: str) -> str:
@@ -329,7 +274,7 @@ def _worked_out(script: _Script, text: str) -> str:
         return match[0]
 
     def chosen(match: re.Match[str]) -> str:
-        known = script.variables.get(match[1], "")
+        known = script.variables.get(match[1], "").removesuffix(MAYBE)
         return match[2] if known and not known.startswith("$(") else ""
 
     text = ALTERNATIVE.sub(chosen, QUOTED_LIST.sub(r"\1", text))
@@ -343,7 +288,8 @@ def _worked_out(script: _Script, text: str) -> str:
 
 def _computed(script: _Script, expression: re.Match[str]) -> str:
     """The value of a sum of products of whole numbers, or the text as it stands where it is none."""
-    text = re.sub(r"[A-Za-z_]\w*", lambda match: script.variables.get(match[0], match[0]), expression[1]).strip()
+    text = re.sub(r"[A-Za-z_]\w*", lambda match: script.variables.get(match[0], match[0]), expression[1])
+    mark, text = MAYBE * (MAYBE in text), text.replace(MAYBE, "").strip()
     operations = {"*": int.__mul__, "/": int.__floordiv__, "%": int.__mod__, "+": int.__add__, "-": int.__sub__}
     for pattern in (PRODUCT, SUM):
         while match := pattern.search(text):
@@ -351,14 +297,7 @@ def _computed(script: _Script, expression: re.Match[str]) -> str:
             if second == 0 and match[2] in "/%":
                 return expression[0]
             text = text[: match.start()] + str(operations[match[2]](first, second)) + text[match.end() :]
-    return text if text.lstrip("-").isdigit() else re.sub(r"\s", "", expression[0])
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text, comments=True)
-    except ValueError:  # a quote without an end
-        return text.split()
+    return text + mark if text.lstrip("-").isdigit() else re.sub(r"\s", "", expression[0])
 
 
 def _read_command(script: _Script, words: list[str]) -> None:
@@ -370,7 +309,7 @@ def _read_command(script: _Script, words: list[str]) -> None:
     while words and script.num_words < MAX_WORDS and words[0] not in NO_TRAINING and _is_running(script):
         inner_script = _inner_script(words)
         if inner_script is not None:
-            for statement in _statements(inner_script):
+            for statement in statements(inner_script):
                 _read_statement(script, statement)
             return
         inner = _unwrapped(script, words)
@@ -384,7 +323,7 @@ def _inner_script(words: list[str]) -> str | None:
     """The text that ``bash -c`` is given; ``None`` for another command."""
     options = list(takewhile(lambda word: word.startswith("-"), words[1:])) if words[0] in SHELLS else []
     has_text = any("c" in option for option in options) and len(words) > len(options) + 1
-    return words[len(options) + 1] if has_text else None
+    return as_written(words[len(options) + 1]) if has_text else None
 
 
 def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
@@ -392,18 +331,18 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
     name = words[0]
     prefix = ASSIGNMENT.match(name)
     if prefix:
-        _assign(script, prefix[1], name[prefix.end() :])
+        _assign(script, prefix[1], as_written(name)[prefix.end() :])
         return words[1:]
     program = name.rpartition("/")[2]
     if program in WRAPPERS:
-        return [*_words(_worked_out(script, WRAPPERS[program])), *words[1:]]
+        return [*command_words(_worked_out(script, WRAPPERS[program])), *words[1:]]
     if program in LAUNCHERS:
-        started = _read_launcher(script, program, words[1:])
+        started = _read_launcher(script, program, words)
         if program == "srun" and started[:1] and started[0] in SHELLS and _inner_script(started) is None:
             script.say("srun.starts_script", True, "srun")  # which says itself how many processes it starts
         return started
     if words[:2] == ACCELERATE_LAUNCH:
-        return _read_launcher(script, "accelerate", words[2:])
+        return _read_launcher(script, "accelerate", words[1:])
     is_python = PYTHON.fullmatch(program) or (name.startswith("$") and words[1:2] == ["-m"])
     if (is_python and words[1:]) or words[:2] == ["uv", "run"]:
         return _after_python(words[1:]) if is_python else _after_uv(words[2:])
@@ -430,11 +369,13 @@ def _after_python(words: list[str]) -> list[str]:
 
 
 def _read_launcher(script: _Script, launcher: str, words: list[str]) -> list[str]:
-    """Say the options of a launcher and return what it starts."""
-    script.say(f"{launcher}.is_used", True, launcher)
+    """Say the options of a launcher, whose own word stands first, and return what it starts."""
+    script.say(f"{launcher}.is_used", True, launcher, words[0])
+    words = words[1:]
     if words and words[0].startswith("$"):
         script.say(f"{launcher}.more", True, words[0])
     while words and words[0].startswith("-"):
+        said = words[:1]
         option, has_value, value = words[0].lstrip("-").partition("=")
         short = re.fullmatch(r"([NncG])(\d+)", option)
         if short:
@@ -444,21 +385,21 @@ def _read_launcher(script: _Script, launcher: str, words: list[str]) -> list[str
         is_switch = has_value or key in SWITCHES or not words or words[0].startswith("--") or words[0].endswith(".py")
         if not is_switch:
             value, words = words[0], words[1:]
+            said.append(value)
         if key in ("m", "module") and launcher != "mpirun":
             return words
         if key == "wrap" and launcher == "sbatch":
             return ["bash", "-c", value]
-        script.say(
-            f"{launcher}.{key}", scalar_of(value) if value else True, f"--{option}" if len(option) > 1 else f"-{option}"
-        )
+        shown = f"--{option}" if len(option) > 1 else f"-{option}"
+        script.say(f"{launcher}.{key}", scalar_of(str(value)) if value else True, shown, *said)
         if launcher in SLURMS:
-            _set_slurm(script, key, value)
+            _set_slurm(script, key, as_written(value))
     return words
 
 
 def _read_program(script: _Script, words: list[str]) -> None:
     """The arguments of a program as facts; ``a.b=c`` is one, as Hydra and Megatron-Bridge read it."""
-    program = "" if words[0].startswith("-") else words[0]
+    program = "" if words[0].startswith("-") else str(words[0])
     facts: list[Fact] = []
     rest = words if not program else words[1:]
     index = 0
@@ -471,17 +412,17 @@ def _read_program(script: _Script, words: list[str]) -> None:
             while not has_value and index < len(rest) and not NEXT_ARGUMENT.match(rest[index]):
                 values.append(rest[index])
                 index += 1
-            facts.append(_argument(script, option, values))
+            facts.append(_argument(script, option, values, said=[word, *values]))
         elif re.fullmatch(r"\+{0,2}[\w.]+=.*", word):
             key, _, value = word.lstrip("+").partition("=")
-            facts.append(_argument(script, key, [value]))
+            facts.append(_argument(script, key, [value], said=[word]))
         elif "." in word:
-            facts.append(Fact(key="argument_file", value=word, place=f"{script.file}:{word}"))
+            facts.append(Fact(key="argument_file", value=str(word), place=script.place(word, word)))
     if facts:
         script.programs.append(Document(file=script.file, facts=tuple(facts), program=program or "arguments"))
 
 
-def _argument(script: _Script, option: str, values: list[str]) -> Fact:
-    scalars = tuple(scalar_of(value) for value in values)
+def _argument(script: _Script, option: str, values: list[str], *, said: list[str]) -> Fact:
+    scalars = tuple(scalar_of(str(value)) for value in values)
     value: FactValue = True if not scalars else scalars[0] if len(scalars) == 1 else scalars
-    return Fact(key=option.lstrip("-").replace("-", "_"), value=value, place=f"{script.file}:{option}")
+    return Fact(key=option.lstrip("-").replace("-", "_"), value=value, place=script.place(option, *said))

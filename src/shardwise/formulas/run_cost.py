@@ -22,11 +22,13 @@ def gpu_hours(
 def token_gpu_hours(*, tokens: float, tokens_per_s_per_gpu: float) -> float:
     """GPU-hours of a number of tokens at a rate.
 
-    Source: DeepSeek-AI 2024 (DeepSeek-V3), arXiv:2412.19437, section 1 (180K H800 hours for each trillion tokens).
+    Source: DeepSeek-AI 2024 (DeepSeek-V3), arXiv:2412.19437, section 1 (2.664M H800 hours for 14.8T tokens, a trillion
+    of them in 3.7 days on 2,048 GPUs; the days are rounded).
     Assumes: the rate holds, and nothing fails.
 
-    >>> round(token_gpu_hours(tokens=1e12, tokens_per_s_per_gpu=1543) / 1e3)
-    180
+    >>> rate = 1e12 / (3.7 * 86400) / 2048
+    >>> round(token_gpu_hours(tokens=14.8e12, tokens_per_s_per_gpu=rate) / 1e6, 2)
+    2.69
     """
     return tokens / tokens_per_s_per_gpu / SECONDS_PER_HOUR
 

@@ -50,8 +50,10 @@ MAX_LAYOUT_LINES = 3
 MAX_FIGURE_LINES, MIN_REASON_LINES = 3, 2
 MAX_REASON_LINES = 4
 LABEL_WIDTH = 9
-FIGURES_WIDTH = 36
-"""Columns of an alternative's figures; its name has the others."""
+FIGURES_WIDTH, MIN_NAME_WIDTH = 36, 16
+"""Columns of an alternative's figures; its name has the others, and no fewer than these."""
+CELL_WIDTHS = (7, 11, 8, 0)
+"""Columns of GiB, of the step, of how much it differs, and of what is written beside only some."""
 HINT = "(--details: the ranking, why the others lost, the front, the rules, all assumed)"
 EXPORTED = ("torchtitan", "megatron", "deepspeed", "accelerate")
 """Engines that run the files that a plan is exported as."""
@@ -114,16 +116,16 @@ def _plan_sections(chosen: Shortlist, context: ScreenContext, width: int) -> lis
     question = question_lines(best.plan, context, width, place=cluster_text(best.plan.cluster))
     answer = [*recommendation_lines(best.plan, best.prediction, width), *_fastest_lines(chosen.fastest, width)]
     beside = _alternative_lines(chosen.alternatives, width)
-    following = [*next_lines(best.plan, context, width), hint_line(width)]
-    left = MAX_LINES - context.num_kept_lines - sum(map(len, (question, answer, beside, following)))
-    while left < MIN_REASON_LINES:  # long commands and options: the hint goes first, then the last alternative
-        (following if following[-1].plain == HINT[:width] else beside).pop()
+    following, hint = next_lines(best.plan, context, width), [hint_line(width)]
+    left = MAX_LINES - context.num_kept_lines - sum(map(len, (question, answer, beside, following, hint)))
+    while left < MIN_REASON_LINES and (hint or beside):  # the hint goes first, then the last alternative
+        (hint or beside).pop()
         left += 1
         if len(beside) == 1 and chosen.alternatives:  # a heading of nothing
             left += len(beside)
             beside = []
-    reason = _reason_lines(chosen, width, most=min(left, MAX_REASON_LINES))
-    return [question, answer, beside, reason, following]
+    reason = _reason_lines(chosen, width, most=min(max(1, left), MAX_REASON_LINES))
+    return [question, answer, beside, reason, [*following, *hint]]
 
 
 def _reason_lines(chosen: Shortlist, width: int, *, most: int) -> list[Text]:
@@ -248,10 +250,10 @@ def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]
     """A heading and one line a plan, or that there is none."""
     if not alternatives:
         return [Text("Alternatives: no plan of another kind was found to fit."[:width])]
-    name_width = width - FIGURES_WIDTH
+    name_width = max(width - FIGURES_WIDTH, MIN_NAME_WIDTH)
     title = "Alternatives (--pick N; mb: micro-batch)"
-    heading = f"{title[:name_width]:<{name_width}}{'GiB':>7}{'step':>11}{'differs':>8}"
-    lines, seen = [Text(heading[:width], style="bold")], set[str]()
+    heading = _row(title[:name_width].ljust(name_width), ("GiB", "step", "differs"), width)
+    lines, seen = [Text(heading, style="bold")], set[str]()
     for number, one in enumerate(alternatives, start=1):
         names = _names(one.plan, name_width - len(INDENT))
         name = next((name for name in names if name not in seen), names[0])
@@ -259,16 +261,31 @@ def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]
         (line,) = lines_of(name, width=name_width, most=1, label=f"{number} ")
         gib, step = gib_number(one.prediction.memory.needed_bytes), format_seconds(one.prediction.time.step_s)
         edge = "" if one.prediction.fit == "fits" else " at edge"
-        row = f"{line.plain:<{name_width}}{gib:>7}{step:>11}{round(one.step_ratio - 1, 3) + 0.0:>+8.1%}{edge}"
-        lines.append(Text(row[:width]))
+        differs = f"{round(one.step_ratio - 1, 3) + 0.0:+.1%}"
+        lines.append(Text(_row(line.plain.ljust(name_width), (gib, step, differs, edge), width)))
     return lines
+
+
+def _row(start: str, cells: Sequence[str], width: int) -> str:
+    """A line of a table: as many of its cells as it has room for whole."""
+    row = start
+    for cell, cell_width in zip(cells, CELL_WIDTHS, strict=False):
+        if len(row) + max(len(cell), cell_width) > width:
+            break
+        row += cell.rjust(cell_width)
+    return row
 
 
 def next_lines(plan: Plan, context: ScreenContext, width: int) -> list[Text]:
     """Two commands: writing the plan, or explaining it where it was written; then running it."""
     file = context.plan_file or "plan.json"
-    first = f"shardwise explain {file}" if context.plan_file else f"{context.command} --out {file}"
-    return [*command_lines(first, "Next: ", width), *command_lines(_runner(plan, file), "then: ", width)]
+    first, short = f"{context.command} --out {file}", ""
+    if context.plan_file:
+        first, short = f"shardwise explain {file}", "shardwise explain FILE"
+    return [
+        *command_lines(first, "Next: ", width, short=short),
+        *command_lines(_runner(plan, file), "then: ", width, short=_runner(plan, "FILE")),
+    ]
 
 
 def _runner(plan: Plan, file: str) -> str:

@@ -11,13 +11,9 @@ from shardwise.recipe import Recipe
 from shardwise.render.names import stages_text, value_text
 from shardwise.render.screen_lines import UNBROKEN
 from shardwise.schedules.table import DEFAULT_SCHEDULE
+from shardwise.search.candidates import SEARCHED_FIELDS
 from shardwise.search.simplicity import moved_words
 
-SEARCHED = (
-    *("micro_batch_size", "recompute", "recompute_layers", "recompute_modules"),
-    *("offload", "activation_offload"),
-)
-"""Fields of the recipe that a search chooses beside the layout."""
 ALWAYS_TYPED = ("dp_shard", "zero_stage", "micro_batch_size", "recompute")
 
 
@@ -119,7 +115,7 @@ def options_text(plan: Plan) -> str:
         for field in plan_fields(record):
             value = getattr(value_of, field.name)
             is_shown = field.name in ALWAYS_TYPED or value != defaults[field.name]
-            if (record is Recipe and field.name not in SEARCHED) or not is_shown or value is None:
+            if (record is Recipe and field.name not in SEARCHED_FIELDS) or not is_shown or value is None:
                 continue
             if field.name == "schedule" and plan.layout.pp == 1:
                 continue

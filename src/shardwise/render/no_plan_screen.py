@@ -22,7 +22,6 @@ from shardwise.render.screen_lines import (
     lines_of,
     screen_text,
     screen_width,
-    whole_parts,
 )
 from shardwise.render.terminal import PLAIN, TextStyle
 from shardwise.search.one_pass import TOO_BIG
@@ -120,15 +119,19 @@ def _refused_sections(result: SearchResult, context: ScreenContext, width: int) 
 
 
 def relief_lines(reliefs: Sequence[Relief], width: int, *, heading: str) -> list[Text]:
-    """Changed questions, one a line, with the memory and the step of the fastest plan of each."""
+    """Changed questions, one a line, with the memory and the step of the fastest plan of each.
+
+    Where a line is too short for all of it, figures go before what the change would cost besides.
+    """
     if not reliefs:
         return []
     lines = [Text(heading[:width], style="bold")]
     most = 2 if len(reliefs) <= MAX_LONG_ROWS else 1
     for relief in reliefs[:MAX_ROWS]:
         capacity, needed = format_gib(relief.plan.cluster.gpu.memory_bytes), gib_number(relief.needed_bytes)
-        figures = f"{needed} of {capacity}, {format_seconds(relief.step_s)} a step"
-        caution = f"; {relief.caution}" if relief.caution else ""
-        texts = whole_parts(f"{relief.change}: {figures}{caution}")
+        memory = f"{needed} of {capacity}"
+        said = (f"{memory}, {format_seconds(relief.step_s)} a step", memory, "")
+        after = ("; ".join(filter(None, (figures, relief.caution))) for figures in said)
+        texts = (": ".join(filter(None, (relief.change, words))) for words in after)
         lines += fitting_lines(texts, width=width, most=most, label=INDENT, indent=DEEPER)
     return lines

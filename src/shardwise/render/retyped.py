@@ -9,8 +9,11 @@ from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.render.layout_words import typed_option
 
-TYPED = frozenset({"deadline_days", "budget_usd", "engine", *(field.name for field in plan_fields(Recipe))})
-"""Changes of a question that an option makes; a cluster is another word, and a bound is left out."""
+TYPED = {
+    **{"deadline_days": "--deadline-days", "budget_usd": "--budget-usd", "engine": "--engine"},
+    **{field.name: field.option for field in plan_fields(Recipe)},
+}
+"""The options that make changes of a question; a cluster is another word, and a bound is left out."""
 
 
 def change_options(change: str) -> Sequence[str]:
@@ -20,12 +23,14 @@ def change_options(change: str) -> Sequence[str]:
     (['--optimizer adamw-8bit', '--compile'], [])
     >>> change_options("activation_offload=false"), change_options("no bound on tp")
     (['--no-activation-offload'], [])
+    >>> change_options("recompute=selective recompute_modules=[core_attn,moe_act]"), change_options("moment_dtype=null")
+    (['--recompute selective', '--recompute-modules core_attn,moe_act'], [])
     """
     pairs = [one.partition("=") for one in change.split(" ")]
-    if "," in change or not all(name in TYPED and value for name, _, value in pairs):
+    if ", " in change or not all(name in TYPED and value not in ("", "null") for name, _, value in pairs):
         return []
     switches: dict[str, bool] = {"true": True, "false": False}
-    return [typed_option(f"--{name.replace('_', '-')}", switches.get(value, value)) for name, _, value in pairs]
+    return [typed_option(TYPED[name], switches.get(value, value.strip("[]"))) for name, _, value in pairs]
 
 
 def differing_options(plan: Plan, changed: Plan) -> Sequence[str]:

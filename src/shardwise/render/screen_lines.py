@@ -90,8 +90,9 @@ def lines_of(text: str, *, width: int, most: int, label: str = "", indent: str =
 def command_lines(command: str, label: str, width: int, *, short: str = "") -> list[Text]:
     """A command on at most two lines, the first of them continued by a backslash; ``short`` says a longer one."""
     unbroken = OPTION.sub(rf"\1{UNBROKEN}", command)
-    lines = lines_of(unbroken, width=width - len(CONTINUED), most=MAX_COMMAND_LINES + 1, label=label)
-    if len(lines) > MAX_COMMAND_LINES:
+    room = width - len(CONTINUED)
+    lines = lines_of(unbroken, width=room, most=MAX_COMMAND_LINES + 1, label=label)
+    if len(lines) > MAX_COMMAND_LINES or max(map(len, unbroken.split(" "))) > room - len(INDENT):
         said = short or f"the same command with{command[command.rindex(' --') :]}"
         return lines_of(said, width=width, most=1, label=label)
     for line in lines[:-1]:

@@ -58,8 +58,8 @@ def _breaks_layers(plan: Plan) -> bool:
 
 def _layers_message(plan: Plan) -> str:
     return (
-        f"recompute_layers={plan.recipe.recompute_layers}, but {plan.engine} recomputes selectively in every layer; it "
-        "counts layers that are recomputed whole"
+        f"recompute_layers={plan.recipe.recompute_layers}, but {plan.engine} recomputes selectively in every layer; "
+        "recompute_layers counts layers that are recomputed whole"
     )
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "MODULES",
     "OFFLOADS",
     "RECOMPUTES",
+    "SEARCHED_FIELDS",
     "ZERO_STAGES",
     "Candidates",
     "FloatColumn",
@@ -51,12 +52,11 @@ MOST_CODES = 1 << 20
 FEW_ROWS, LARGEST_CODE = 1 << 11, 1 << 62
 """So few rows are sorted, by one whole number for each where there is one so large."""
 ZERO_STAGES: tuple[ZeroStage, ...] = get_args(ZeroStage)
-
-
-RECIPE_COLUMNS = (
+SEARCHED_FIELDS = (
     *("micro_batch_size", "recompute", "recompute_layers", "recompute_modules"),
     *("offload", "activation_offload"),
 )
+"""Fields of the recipe that a search chooses beside the layout; each is a column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class Candidates:
 
     def plans(self, rows: Iterable[int], *, question: Plan) -> list[Plan]:
         """The plans of some rows; equal recipes are made once."""
-        columns = [self.column(name) for name in RECIPE_COLUMNS]
+        columns = [self.column(name) for name in SEARCHED_FIELDS]
         recipes: dict[Key, Recipe] = {}
         found: list[Plan] = []
         for row in rows:
@@ -180,8 +180,8 @@ class Candidates:
     def columns(self, question: Plan) -> Plan:
         """All rows as one plan whose numbers are columns, or numbers where all rows have the same.
 
-        See :mod:`shardwise.columns`; a column stands where a type checker sees a number. Modules to recompute are the
-        question's where rows differ in them.
+        See :mod:`shardwise.columns`; a column stands where a type checker sees a number. Modules to recompute cannot be
+        read where rows differ in them.
         """
 
         layout, recipe = _layout(self._number, question.layout), _recipe(self._number, question.recipe)
@@ -263,9 +263,18 @@ def modules_of(bits: int) -> tuple[RecomputeModule, ...]:
     return tuple(module for number, module in enumerate(MODULES) if bits >> number & 1)
 
 
+class DifferentModules:
+    """What stands for the modules of rows that differ in them: who reads it gets a ``TypeError``, and groups the rows
+    by their modules first."""
+
+    __bool__ = __eq__ = __hash__ = None  # type: ignore[assignment]
+
+
 def _modules(bits: int, asked: Recipe) -> tuple[RecomputeModule, ...] | None:
-    """The modules of a row; the question's where the row names none, and where rows differ."""
-    return modules_of(bits) if isinstance(bits, int) and bits else asked.recompute_modules
+    """The modules of a row; the question's where the row names none."""
+    if not isinstance(bits, int):
+        return cast(tuple[RecomputeModule, ...], DifferentModules())
+    return modules_of(bits) if bits else asked.recompute_modules
 
 
 def constant(value: int, size: int) -> IntColumn:

@@ -8,6 +8,7 @@ from shardwise.plan import Plan
 from shardwise.rules import Changes, apply_changes
 from shardwise.rules.changes import RECIPE_FIELDS, changes_text, merge
 from shardwise.search.bounds import SearchBounds
+from shardwise.search.candidates import SEARCHED_FIELDS
 from shardwise.search.one_pass import find
 from shardwise.search.ranking import rank
 from shardwise.search.records import Objective, Rejection, Relief
@@ -18,9 +19,7 @@ __all__ = ["AT_THE_EDGE", "Hypothesis", "first_that_helps", "free_axes", "has_pl
 
 AT_THE_EDGE = "fits at the edge: try it first"
 ENOUGH_PREDICTIONS = SearchBounds().max_predictions
-SEARCHED_FIELDS = frozenset(
-    ("micro_batch_size", "global_batch_size", "recompute", "recompute_layers", "offload", "activation_offload")
-)
+TRIED_FIELDS = frozenset((*SEARCHED_FIELDS, "global_batch_size"))
 """Fields of a recipe that a search chooses by itself, and the batch size, whose changes are looked for apart."""
 
 
@@ -100,7 +99,7 @@ def mended_rules(question: Plan, bounds: SearchBounds, rejected: Sequence[Reject
 
 def _is_about_question(changes: Changes) -> bool:
     names = {name for name, _ in changes}
-    return bool(names) and names <= RECIPE_FIELDS - SEARCHED_FIELDS
+    return bool(names) and names <= RECIPE_FIELDS - TRIED_FIELDS
 
 
 def _changed(question: Plan, bounds: SearchBounds, changes: Changes) -> Hypothesis:

@@ -84,6 +84,11 @@ def _divides_like_another_engine(plan: Plan) -> bool:
     return divides_more & (ENGINES[plan.engine].default_zero_stage == 1)
 
 
+def _pipes_adapters(plan: Plan) -> bool:
+    is_unusual = plan.recipe.adapter != "none" and ENGINES[plan.engine].profile.sharding != "megatron"
+    return (plan.layout.pp > 1) & is_unusual
+
+
 PRICES: tuple[Price, ...] = (
     Price(
         name="tensor parallelism",
@@ -131,9 +136,9 @@ PRICES: tuple[Price, ...] = (
     Price(
         name="a pipeline under adapters",
         gain_fraction=0.05,
-        reason="Trainers of adapters (TRL, axolotl, LLaMA-Factory, torchtune) have none: few people ever ran the two "
-        "together.",
-        is_due=lambda plan: (plan.layout.pp > 1) & (plan.recipe.adapter != "none"),
+        reason="Usual trainers of adapters (TRL, axolotl, torchtune) have none: few people ever ran the two together. "
+        "Megatron's do.",
+        is_due=_pipes_adapters,
     ),
     Price(
         name="interleaved chunks",

@@ -5,7 +5,9 @@ from math import ceil
 
 from shardwise.cluster import Dtype, Gpu
 from shardwise.engines.profile import RowKernels
+from shardwise.engines.table import engine_profile
 from shardwise.layout import Layout
+from shardwise.plan import Plan
 from shardwise.recipe import Precision
 from shardwise.step.expert_exchange import has_plain_dispatcher, row_kernels
 from shardwise.step.expert_routing import imbalance_ratio
@@ -151,6 +153,12 @@ def usable_dtype(dtype: Dtype, gpu: Gpu) -> Dtype:
     return dtype
 
 
+def issues_each_expert(plan: Plan) -> bool:
+    """Whether the host issues the products of every expert by themselves: in 8 bits, on devices that have them."""
+    dtype = usable_dtype(MATMUL_DTYPES[plan.recipe.precision], plan.cluster.gpu)
+    return dtype == "fp8" and engine_profile(plan.engine).issues_experts_in_8_bits
+
+
 def operation_context(context: StageContext) -> OperationContext:
     """The facts of one stage that its operations follow from."""
     plan, profile, block = context.plan, context.profile, context.block_context
@@ -181,7 +189,7 @@ def operation_context(context: StageContext) -> OperationContext:
         adapted_input_bytes=context.adapted_input_bytes,
         row_kernels=row_kernels(plan),
         has_plain_dispatcher=has_plain_dispatcher(plan),
-        issues_each_expert=profile.issues_experts_in_8_bits and usable_dtype(matmul, gpu) == "fp8",
+        issues_each_expert=issues_each_expert(plan),
         weighs_expert_inputs=is_native_engine(plan)
         and weighs_expert_inputs(layout=plan.layout, recipe=plan.recipe, model=plan.model),
         compiles_experts=is_native_engine(plan) and compiles_experts(layout=plan.layout, recipe=plan.recipe),
