@@ -52,3 +52,9 @@ def test_the_next_gpu_is_one_that_somebody_offers(gpu, nearest):
 
 def test_where_no_bigger_part_has_a_price_the_others_are_named():
     assert all(other.memory_bytes > load_gpu("mi300x").memory_bytes for other in bigger_gpus(load_gpu("mi300x")))
+
+
+def test_a_server_that_lacks_gpus_lacks_them_with_other_parts_too():
+    cluster = read_cluster("63xh100-sxm")
+    assert with_gpu(cluster, load_gpu("h200-sxm")).num_gpus == cluster.num_gpus == 63
+    assert with_fewer_gpus_per_node(cluster, 2) is None

@@ -75,3 +75,11 @@ def test_a_small_model_gets_the_batch_that_suits_it():
     batch = assumed_batch(model=read_model("gpt2"), recipe=Recipe(seq_len=1024), num_gpus=16)
     assert batch.num_sequences == 272
     assert "suit 124.44M active parameters" in batch.sentence
+
+
+@pytest.mark.parametrize("num_gpus", [96, 1000, 1024, 1536])
+def test_an_assumed_batch_leaves_no_rank_without_a_sequence(num_gpus):
+    """10.9 million tokens suit 32B: 1,280 sequences, of which 256 of 1,024 GPUs would have had equal shares."""
+    recipe = Recipe(seq_len=8192)
+    batch = assumed_batch(model=read_model("olmo-3-32b"), recipe=recipe, num_gpus=num_gpus)
+    assert batch.num_sequences % num_gpus == 0

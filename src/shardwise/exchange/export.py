@@ -26,6 +26,7 @@ from shardwise.exchange.starting import RENDEZVOUS_PORT, script_head
 from shardwise.exchange.tools.table import TOOLS
 from shardwise.fields import Value
 from shardwise.layout import Layout
+from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.recipe import Recipe
@@ -78,6 +79,8 @@ class Target:
     tools: tuple[str, ...]
     """The name of the tool whose tables give the keys of the exported files."""
     write: Callable[[Plan], tuple[TextFile, ...]]
+    leaves_out: Callable[[ModelSpec], tuple[str, ...]] = lambda _model: ()
+    """Parts of a model that no option of the files says, in words."""
 
     @property
     def checked_against(self) -> str:
@@ -179,7 +182,7 @@ def kernel_note(plan: Plan, target: Target) -> str:
 
 def model_note(plan: Plan, target: Target) -> str:
     """A sentence where no option of the exported files says a part of the model."""
-    unsaid = unsaid_of_model(plan.model) if target.name == "megatron" else ()
+    unsaid = target.leaves_out(plan.model)
     return f"{target.name} is not told of {' and '.join(unsaid)}: add what your version has for them" if unsaid else ""
 
 
@@ -359,7 +362,13 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "torchtitan-recipe": Target(
             name="torchtitan-recipe", engine="torchtitan", tools=("torchtitan-recipe",), write=_write_recipe
         ),
-        "megatron": Target(name="megatron", engine="megatron", tools=("megatron",), write=_write_megatron),
+        "megatron": Target(
+            name="megatron",
+            engine="megatron",
+            tools=("megatron",),
+            write=_write_megatron,
+            leaves_out=unsaid_of_model,
+        ),
         "deepspeed": Target(name="deepspeed", engine="deepspeed", tools=("deepspeed", "trl"), write=_write_deepspeed),
         "accelerate": Target(
             name="accelerate", engine="accelerate", tools=("accelerate", "trl"), write=_write_accelerate

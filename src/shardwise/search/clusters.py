@@ -146,6 +146,8 @@ def with_gpu(cluster: Cluster, gpu: Gpu) -> Cluster | None:
     described = _described(cluster)
     kept = {key: described[key] for key in KEPT_KEYS if key in described}
     sizes = {"gpus_per_node": cluster.node.gpus_per_node, "num_nodes": cluster.num_nodes}
+    if cluster.num_missing_gpus:
+        sizes["missing_gpus"] = cluster.num_missing_gpus
     changed = _read({"gpu": gpu.id, **sizes, **kept})
     if changed is None or changed.node.host_memory_bytes or not cluster.node.host_memory_bytes:
         return changed
@@ -163,6 +165,8 @@ def with_fewer_gpus_per_node(cluster: Cluster, times: int) -> Cluster | None:
     """As many GPUs on ``times`` the nodes, whose other GPUs stay idle; ``None`` when that cannot be."""
     node, described = cluster.node, _described(cluster)
     if not described or node.gpus_per_node % times or node.gpus_per_node == times or not node.host_memory_bytes:
+        return None
+    if cluster.num_missing_gpus:
         return None
     kept = {key: described[key] for key in KEPT_KEYS if key in described}
     sizes = {"gpus_per_node": node.gpus_per_node // times, "num_nodes": cluster.num_nodes * times}

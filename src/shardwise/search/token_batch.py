@@ -100,6 +100,9 @@ def _pre_training_batch(model: ModelSpec, recipe: Recipe, num_gpus: int) -> Toke
     seq_len = recipe.seq_len
     tokens = assumed_tokens(model, seq_len=seq_len, num_gpus=num_gpus)
     found = rounded_batch(tokens=tokens, seq_len=seq_len, num_gpus=num_gpus, most_moved=NEAR_BATCH_FRACTION)
+    of_all = seq_len * num_gpus
+    if found.num_sharing_gpus < num_gpus and tokens >= of_all:  # rather fewer sequences than ranks without any
+        found = rounded_batch(tokens=tokens // of_all * of_all, seq_len=seq_len, num_gpus=num_gpus)
     optimal = optimal_tokens(model.num_active_params)
     if tokens >= MOST_TOKENS:
         rule = f"at most the {MOST_TOKENS:,} tokens of Llama 3 405B"
