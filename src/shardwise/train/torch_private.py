@@ -170,8 +170,8 @@ def cast_at_once(unit: nn.Module) -> None:
 
     def cast() -> None:
         parts = group.fsdp_params
-        frees_others = group.comm_ctx.all_gather_state is not None  # what another unit gathered, kept until now
-        if group._all_gather_result is None or frees_others or not all(map(_is_only_cast, parts)):
+        kept = getattr(group.comm_ctx, "all_gather_state", None)  # what another unit gathered
+        if group._all_gather_result is None or kept is not None or not all(map(_is_only_cast, parts)):
             one_by_one()
             return
         copies = [part.all_gather_outputs[0] for part in parts]
