@@ -183,7 +183,7 @@ def kernel_note(plan: Plan, target: Target) -> str:
 def model_note(plan: Plan, target: Target) -> str:
     """A sentence where no option of the exported files says a part of the model."""
     unsaid = target.leaves_out(plan.model)
-    return f"{target.name} is not told of {' and '.join(unsaid)}: add what your version has for them" if unsaid else ""
+    return f"{target.name} is not told of {', '.join(unsaid)}: add what your version has for them" if unsaid else ""
 
 
 def _read_back(plan: Plan, files: tuple[TextFile, ...]) -> Plan:
