@@ -151,7 +151,7 @@ def rank_of(run):
 def test_a_run_that_wakes_up_replaced_stops_without_a_trace(desk):
     """As if another host had seen no sign of life for a minute, and begun the next life meanwhile."""
     run = desk / "replaced"
-    with going(desk, run, "--checkpoint-every", 1) as process:
+    with going(desk, run, "--checkpoint-every", 20) as process:  # so that it is hardly stopped while it publishes one
         stopped = (rank_of(run), process.pid)
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
