@@ -56,6 +56,21 @@ def test_a_config_of_transformers_5_says_its_positions_in_one_table():
     assert megatron_model_keys(plan.model, seq_len=64)["rotary_base"] == 250000
 
 
+@pytest.mark.parametrize("table", ["rope_parameters", "rope_scaling"])
+def test_scaled_positions_are_told_or_named(table):
+    fields = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    fields |= {"intermediate_size": 128, "vocab_size": 256}
+
+    def model_with(kind):
+        scaled = {**fields, table: {"rope_type": kind, "factor": 8.0, "rope_theta": 500000.0}}
+        return read_plan({"model": scaled, "cluster": "1xh100-sxm", "recipe": {"seq_len": 64}}).model
+
+    keys = megatron_model_keys(model_with("llama3"), seq_len=64)
+    assert (keys["use_rope_scaling"], keys["rope_scaling_factor"], keys["rotary_base"]) == (True, 8.0, 500000)
+    assert unsaid_of_model(model_with("llama3")) == ()
+    assert unsaid_of_model(model_with("yarn")) == ("rotary positions scaled by yarn",)
+
+
 def test_parts_without_an_option_are_named():
     assert unsaid_of_model(read_model("gemma-2-9b")) == (
         "sliding windows",

@@ -28,7 +28,7 @@ class Branches:
     """The branches of one ``if`` or ``case``, of which one is being read."""
 
     word: str | None = None
-    """What a ``case`` compares; ``None`` for an ``if``."""
+    """The word that a ``case`` compares with its patterns; ``None`` for an ``if``."""
     is_read: bool = True
     """Whether the branch may be the one that runs."""
     is_settled: bool = False

@@ -18,6 +18,8 @@ EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilo
 SIGMOID_ROUTERS = ("deepseek_v3", "deepseek_v32", "dots1", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "kimi_k2")
 """Families whose scores are sigmoids and whose routers a bias balances, though their configs need not say it
 (transformers 5.17, ``modeling_*.py`` with ``e_score_correction_bias``)."""
+LLAMA_3 = "llama3"
+"""The one scaling of rotary positions that ``--use-rope-scaling`` means."""
 QKV_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "c_attn", "query_key_value", "qkv_proj", "Wqkv")
 
 
@@ -53,6 +55,9 @@ def megatron_model_keys(model: ModelSpec, *, seq_len: int) -> Keys:
 def unsaid_of_model(model: ModelSpec) -> tuple[str, ...]:
     """Parts of a model that no option written here says, in words."""
     found: list[str] = []
+    scaling = _scaling(_config(model))
+    if scaling not in ("default", LLAMA_3):
+        found.append(f"rotary positions scaled by {scaling}")
     for layer, _ in model.layer_runs:
         mixer, block = layer.mixer, layer.feed_forward
         if not isinstance(mixer, AttentionSpec):
@@ -78,6 +83,17 @@ def _config(model: ModelSpec) -> Mapping[str, object]:
     return spec if isinstance(spec, Mapping) else {}
 
 
+def _rotation(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The table of rotary positions: ``rope_parameters`` since transformers 5, ``rope_scaling`` before."""
+    found = config.get("rope_parameters") or config.get("rope_scaling")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _scaling(config: Mapping[str, object]) -> str:
+    rotation = _rotation(config)
+    return str(rotation.get("rope_type") or rotation.get("type") or "default")
+
+
 def _number(config: Mapping[str, object], *names: str) -> float | None:
     found = next((config[name] for name in names if config.get(name) is not None), None)
     return found if isinstance(found, int | float) else None
@@ -95,11 +111,13 @@ def _biases(layer: LayerSpec) -> Keys:
 def _attention(model: ModelSpec, mixer: AttentionSpec, config: Mapping[str, object]) -> Keys:
     keys: Keys = {"num_attention_heads": mixer.num_attention_heads, "qk_layernorm": mixer.has_qk_norm}
     if mixer.has_rotary:
-        given = config.get("rope_parameters")
-        positions = {**config, **(given if isinstance(given, Mapping) else {})}
+        positions = {**config, **_rotation(config)}
         keys["position_embedding_type"] = "rope"
         keys["rotary_base"] = round(_number(positions, "rope_theta", "rotary_emb_base") or 10_000)
         keys["rotary_percent"] = _number(positions, "partial_rotary_factor", "rotary_pct")
+        if _scaling(config) == LLAMA_3:
+            keys["use_rope_scaling"] = True
+            keys["rope_scaling_factor"] = _number(_rotation(config), "factor")
     else:
         keys["position_embedding_type"] = "learned_absolute"
     if mixer.kv_lora_rank is not None:

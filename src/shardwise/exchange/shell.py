@@ -76,8 +76,8 @@ WRAPPERS = {
     "run_train.sh": "${NGPU:+torchrun --nproc_per_node $NGPU} torchtitan.train "
     "${CONFIG_FILE:+--job.config_file $CONFIG_FILE} ${MODULE:+--module $MODULE} ${CONFIG:+--config $CONFIG}",
 }
-"""What LLaMA-Factory (launcher.py, ff6d4d12) and torchtitan's own script (run_train.sh of 0.2.2 and of b5bcd76c) start,
-as far as variables before them say."""
+"""The command that LLaMA-Factory (launcher.py, ff6d4d12) and torchtitan's own script (run_train.sh of 0.2.2 and of
+b5bcd76c) start, with the variables that they read."""
 ACCELERATE_LAUNCH = ["accelerate", "launch"]
 DISTRIBUTED_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 PYTHON = re.compile(r"python[\d.]*")

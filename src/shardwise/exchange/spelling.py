@@ -17,7 +17,7 @@ Keys = dict[str, FactValue]
 TRIAL_STEPS = 10
 """Steps of a plan that does not say for how many tokens it trains, as ``shardwise train`` takes."""
 MEGATRON_TRAINING: Keys = {"lr": 3e-4, "lr_decay_style": "constant", "adam_beta2": 0.95, "weight_decay": 0.1}
-"""What it has to be told, or has other defaults for than ``shardwise train``."""
+"""Options that Megatron-LM does not start without, or whose defaults differ from those of ``shardwise train``."""
 
 
 def torchtitan_keys(plan: Plan) -> Keys:

@@ -120,7 +120,7 @@ def predict_cost(
 
 
 def running_cost(plan: Plan, throughput: Throughput) -> RunningCost | None:
-    """What the GPUs of a plan cost an hour and a million tokens; ``None`` where no price of them is known."""
+    """The dollars that a plan's GPUs cost in an hour and for a million tokens; ``None`` where no price is known."""
     price, num_gpus = plan.cluster.price, plan.layout.world_size
     rate = throughput.tokens_per_s_per_gpu
     if price is None or not rate:  # a plan that no rule has checked may train nothing

@@ -289,7 +289,7 @@ def next_lines(plan: Plan, context: ScreenContext, width: int) -> list[Text]:
 
 
 def _runner(plan: Plan, file: str) -> str:
-    """What somebody types to run a plan for the first time: a few steps, by the scheduler where there are servers."""
+    """The command that runs a plan for the first time: a few steps, through the scheduler where there are servers."""
     launcher = SCHEDULED if plan.cluster.num_nodes > 1 else ""
     if is_native_engine(plan):
         weights = "" if plan.recipe.adapter == "none" else " --random-weights"

@@ -79,7 +79,7 @@ def _layers_text(count: int) -> str:
 
 
 def kept_words(recipe: Recipe) -> tuple[str, str]:
-    """What is recomputed, of how many layers, and what lives on the host, as a row has room for; empty for nothing."""
+    """The recomputation of a plan and the tensors it keeps on the host, in the few words a row has room for."""
     layers = f" of {recipe.recompute_layers}" if recipe.recompute_layers else ""
     recomputed = "" if recipe.recompute == "none" else f"{recipe.recompute} recompute{layers}"
     if recipe.recompute_modules and recipe.recompute == "selective":

@@ -119,7 +119,7 @@ def recipe_text(recipe: Recipe, *, always: tuple[str, ...] = RECIPE_IN_TITLE) ->
 
 
 def recompute_text(recipe: Recipe) -> str:
-    """What is recomputed, of how many blocks a stage, and what lives on the host: ``full:12+optimizer+act``.
+    """The recomputation of a plan, its blocks a stage and the tensors on the host: ``full:12+optimizer+act``.
 
     Modules stand for themselves: ``layernorm, moe_act``.
     """
