@@ -21,6 +21,7 @@ TWO_GPUS = replace(FOUR_GPUS, num_processes=2, gpu="h200-sxm")
 def measurement(*, step_s=1.0, tokens=100.0, parts=None, peak=1000, activations=0, families=(), exposed_s=0.0):
     return {
         "environment": {"device": "made up"},
+        "steps": [{"step": number, "step_s": step_s} for number in range(1, 8)],
         "memory": {
             "peak_allocated_bytes": peak,
             "host_bytes": 0,
@@ -312,6 +313,19 @@ def test_steps_that_differ_get_no_verdict():
     (claim,) = found.values()
     assert (claim.computed, claim.verdict) == (pytest.approx(0.9), "unclear")
     assert claim.note.startswith("no verdict: steps of 'DDP, small' differ by 1.7 times")
+
+
+def test_a_single_step_gets_no_verdict_and_no_conclusion():
+    """Four steps leave one behind the warm-up: prefetching was said to save 55 % on a machine that was busy."""
+    measured = {
+        "no prefetch": with_steps(1.96, step_s=1.96, looked_into=()),
+        "one unit ahead": with_steps(0.88, step_s=0.88, looked_into=()),
+    }
+    (claim,) = find_lab("prefetch").claims(outcomes("prefetch", measured))
+    assert claim.verdict == "unclear"
+    assert "is that of 1 of its steps" in claim.note
+    assert claim.note.endswith("2 more --steps tell more")
+    assert find_lab("prefetch").conclusion(outcomes("prefetch", measured)) == ""
 
 
 def test_wrong_is_said_only_when_single_steps_say_so_too():
