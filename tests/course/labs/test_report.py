@@ -85,6 +85,23 @@ def test_memory_compares_the_states_with_ddp():
     assert (room.said, room.computed, room.verdict) == ("3.0x the model", "1.50x the peak", "loose")
 
 
+def test_the_stages_of_zero_are_told_apart():
+    """They peaked at the same memory with one micro-batch a step, where ZeRO-1 has nothing to add up."""
+    trials = planned_trials(find_lab("memory"), HERE, folder=Path("out"))[:4]
+    ddp, zero_1, zero_2, fsdp = (
+        [
+            quantity.predicted(
+                Outcome(trial=at.trial, plan=at.plan, prediction=at.prediction, measurement=None, folder=at.folder)
+            )
+            for quantity in find_lab("memory").quantities
+        ]
+        for at in trials
+    )
+    assert ddp[0] > 1.2 * zero_1[0] > 1.05 * 1.2 * zero_2[0] > 1.1 * 1.05 * 1.2 * fsdp[0]
+    assert ddp[1] == 2 * zero_1[1] == 2 * zero_2[1] == 2 * fsdp[1]
+    assert zero_1[2] == zero_2[2] > ddp[2] > fsdp[2]
+
+
 ONE_GPU = replace(FOUR_GPUS, num_processes=1)
 
 
