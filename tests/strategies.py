@@ -61,7 +61,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
         vocab_size=draw(st.sampled_from((32000, 50257))),
         tied=draw(st.booleans()),
     )
-    return replace(spec, model_type=draw(st.sampled_from(("llama", "gemma2", "t5"))), spec_json='"test"')
+    return replace(spec, model_type=draw(st.sampled_from(("llama", "gemma2", "t5"))), spec_json='{"model_type": "test"}')
 
 
 @st.composite
@@ -174,7 +174,7 @@ def runnable_plans(draw: st.DrawFn) -> Plan:
     gpu = replace(drawn.node.gpu, peaks=NEWER_PEAKS)
     node = replace(drawn.node, gpu=gpu, gpus_per_node=per_node, scale_up_domain_gpus=per_node)
     cluster = replace(drawn, node=node, num_nodes=layout.world_size // per_node, spec_json='"test"')
-    spec = replace(spec, spec_json='"test"')
+    spec = replace(spec, spec_json='{"model_type": "test"}')
     return Plan(model=spec, cluster=cluster, recipe=recipe, layout=layout, engine=engine)
 
 
