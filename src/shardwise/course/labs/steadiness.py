@@ -10,7 +10,7 @@ from shardwise.course.labs.trial import Outcome, Quantity
 WARM_UP_STEPS = 3
 """Left out, as in the measured median (``train/measuring.py``)."""
 FEWEST_STEPS = 3
-"""Of fewer steps nobody can say whether they differ."""
+"""The fewest steps whose spread tells whether a run was steady."""
 UNSTEADY_RATIO = 1.5
 """The ratio of the slowest step to the fastest above which something else is at work."""
 FULL_FRACTION = 0.97
