@@ -56,6 +56,11 @@ def test_the_fastest_cluster_is_recommended_when_time_counts(questions):
     assert result.why == "4 h100-sxm: the fastest of 3 clusters that can do this."
 
 
+def test_one_cluster_is_compared_with_no_other(questions):
+    result = sweep(questions[:1], bounds=SearchBounds(), objective="cost_and_time")
+    assert result.why == "1 h100-sxm: no other cluster was asked for that can do this."
+
+
 def test_cost_and_time_are_weighed_where_nobody_says_what_counts(make_question):
     """Sixty-four short sequences do not fill 16 GPUs: twice the GPUs cost more than the time that they save."""
     sizes = [make_question(model="gpt2", cluster=name, seq_len=1024, global_batch_size=64) for name in SIZES]

@@ -1,14 +1,13 @@
 """The plan a question is about: a plan, its file, a file of another tool, or a model and a cluster with fields."""
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from shardwise.ask.idle_options import ANSWER_ROWS, RECIPE_ROWS, require_read
 from shardwise.calibration_file import read_calibration
-from shardwise.catalog import read_cluster
+from shardwise.catalog import priced_cluster, read_cluster
 from shardwise.errors import PlanError, ShardwiseError, UsageError
 from shardwise.fields import field_named, plan_fields
 from shardwise.layout import Layout
@@ -177,11 +176,7 @@ def checked_prediction(plan: Plan) -> Prediction:
 
 def priced(plan: Plan, usd_per_gpu_hour: float | None) -> Plan:
     """The plan, its cluster at the user's price in dollars per GPU and hour; as it is for ``None``."""
-    if usd_per_gpu_hour is None:
-        return plan
-    described = json.loads(plan.cluster.spec_json)
-    written = {"node": described} if isinstance(described, str) else described
-    return replace(plan, cluster=read_cluster({**written, "usd_per_gpu_hour": usd_per_gpu_hour}))
+    return replace(plan, cluster=priced_cluster(plan.cluster, usd_per_gpu_hour))
 
 
 def calibrated(plan: Plan, path: str | Path | None) -> Plan:

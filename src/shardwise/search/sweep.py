@@ -231,6 +231,8 @@ def _is_tie(row: SweepRow, best: SweepRow, objective: Objective) -> bool:
 
 def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted: int) -> str:
     mine, gpu = winner.question.cluster.num_gpus, winner.question.cluster.gpu.id
+    if num_counted == 1:
+        return f"{mine:,} {gpu}: no other cluster was asked for that can do this."
     words = {"step_time": "fastest", "cost": "cheapest", "memory": "smallest", "fewest_gpus": "fewest GPUs"}
     if objective == "cost_and_time":
         return (
