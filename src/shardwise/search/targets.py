@@ -7,6 +7,7 @@ from math import ceil, floor, log10
 from shardwise.cluster import Cluster
 from shardwise.errors import RecipeError, ShardwiseError
 from shardwise.plan import Plan
+from shardwise.predict.cost import TOKENS_FIX
 from shardwise.prediction import CostPrediction, Prediction
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, size_text, with_gpu
@@ -44,7 +45,7 @@ def require_countable(question: Plan, bounds: SearchBounds) -> None:
         return
     if question.recipe.tokens is None:
         raise RecipeError(
-            "how long a run takes and what it costs depends on its tokens", code="cost-tokens", fix="add --tokens 1T"
+            "how long a run takes and what it costs depends on its tokens", code="cost-tokens", fix=TOKENS_FIX
         )
     if bounds.budget_usd is not None and question.cluster.price is None:
         raise RecipeError(
@@ -62,7 +63,7 @@ def run_cost(prediction: Prediction) -> CostPrediction:
         RecipeError: it names none.
     """
     if prediction.cost is None:
-        raise RecipeError("the plan names no tokens", code="cost-tokens", fix="add --tokens 1T")
+        raise RecipeError("the plan names no tokens", code="cost-tokens", fix=TOKENS_FIX)
     return prediction.cost
 
 
