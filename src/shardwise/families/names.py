@@ -38,7 +38,7 @@ def known_name(text: str) -> str | None:
 
 
 def close_names(text: str) -> list[str]:
-    """Names that go on where the text ends, shortest first; or else similar ones: of the same letters, of the same size.
+    """Names that go on where the text ends, shortest first; or else those of the same letters, and similar ones.
 
     >>> close_names("llama 3.1 8b")[0], close_names("olmo2-7b")[0], close_names("lama-3.1-8b")[0]
     ('llama-3.1-8b', 'olmo-2-7b', 'llama-3.1-8b')
