@@ -64,11 +64,10 @@ def closest_plan(
 
 def what_it_lacks(memory: MemoryPrediction) -> str:
     """The shortage of the device, of the host and of its drives, as far as there is any."""
-    host = memory.host_bytes_per_node - memory.host_capacity_bytes if memory.host_capacity_bytes else 0
-    drives = memory.nvme_bytes_per_node - memory.nvme_capacity_bytes if memory.nvme_capacity_bytes else 0
+    host, drives = memory.host_missing_bytes, memory.nvme_missing_bytes
     beside = [
-        *([f"{format_gib(host)} of host memory per node"] if host > 0 else []),
-        *([f"{format_gb(drives)} of drives per node"] if drives > 0 else []),
+        *([f"{format_gib(host)} of host memory per node"] if host else []),
+        *([f"{format_gb(drives)} of drives per node"] if drives else []),
     ]
     device = format_gib(memory.missing_bytes)
     if not beside:
@@ -94,7 +93,7 @@ def _what_fills_it(prediction: Prediction) -> str:
 
 def _what_fills_the_host(memory: MemoryPrediction) -> str:
     needed, has = format_gib(memory.host_bytes_per_node), format_gib(memory.host_capacity_bytes)
-    if memory.host_capacity_bytes and memory.host_bytes_per_node > memory.host_capacity_bytes:
+    if memory.host_missing_bytes:
         return f"what is offloaded needs {needed} of host memory per node, more than the {has} that it has"
     needed, has = format_gb(memory.nvme_bytes_per_node), format_gb(memory.nvme_capacity_bytes)
     return f"what is offloaded needs {needed} of drives per node, more than the {has} that it has"
