@@ -12,7 +12,7 @@ from shardwise.exchange.documents import read_documents
 from shardwise.exchange.facts import scalar_of
 from shardwise.exchange.model_name import model_source
 from shardwise.exchange.names import CLUSTER_PLACE, FILE, OPTION, Claim
-from shardwise.exchange.reading import LAYOUT_FIELDS, RECIPE_FIELDS, Reading, plan_document, read_files
+from shardwise.exchange.reading import Reading, plan_document, read_files
 from shardwise.exchange.recognise import PLAN_KEYS, views_of
 from shardwise.families import read_model
 from shardwise.fields import field_named, plan_fields
@@ -22,6 +22,7 @@ from shardwise.plan import Plan
 from shardwise.plan_file import read_plan
 from shardwise.plan_file.values import check_fields
 from shardwise.recipe import Recipe
+from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS
 
 COUNTED = ("world_size", "num_microbatches")
 """Numbers that a plan file does not hold and that questions may be answered by."""
