@@ -190,7 +190,7 @@ def add_field_option(group: argparse._ActionsContainer, field: Field) -> None:
         group.add_argument(field.option, action=argparse.BooleanOptionalAction, help=text)
     elif field.kind == "choice":
         choices = field.choices if field.default is not None else (*field.choices, NULL)
-        group.add_argument(field.option, choices=choices, metavar=f"{{{','.join(field.choices)}}}", help=text)
+        group.add_argument(field.option, choices=choices, metavar="|".join(field.choices), help=text)
     elif field.kind == "count" and field.choices:
         stages = tuple(int(choice) for choice in field.choices)
         group.add_argument(field.option, type=whole_number, choices=stages, help=text)
