@@ -174,6 +174,21 @@ def checked_prediction(plan: Plan) -> Prediction:
     return predict(plan)
 
 
+def require_numbers(**figures: object) -> None:
+    """Return when every figure that is given is a number.
+
+    Raises:
+        UsageError: one is a text, such as "1T", or a yes or no.
+    """
+    for name, value in figures.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise UsageError(
+                f"{name} is {value!r}, not a number",
+                code="plan-wrong-type",
+                fix=f"write {name} as a number without quotes, such as 1e12",
+            )
+
+
 def priced(plan: Plan, usd_per_gpu_hour: float | None) -> Plan:
     """The plan, its cluster at the user's price in dollars per GPU and hour; as it is for ``None``."""
     return replace(plan, cluster=priced_cluster(plan.cluster, usd_per_gpu_hour))
@@ -251,8 +266,14 @@ def save_plan(plan: Plan, path: str | Path, *, force: bool = False) -> Path:
     """Write a plan file, YAML when its name ends so, and return its path.
 
     Raises:
-        PlanError: a file of that name is there and ``force`` is not, or it cannot be written.
+        PlanError: a file of that name is there and ``force`` is not, or it cannot be written; or no plan is given.
     """
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"a {type(plan).__name__} is no plan",
+            code="plan-wrong-type",
+            fix="give the plan of an answer, answer.plan, or sw.load_plan(PATH)",
+        )
     path = Path(path)
     if path.exists() and not force:
         raise PlanError(f"'{path}' exists already", code="output-path", fix="write save_plan(plan, path, force=True)")

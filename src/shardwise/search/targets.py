@@ -7,6 +7,7 @@ from math import ceil, floor, log10
 from shardwise.cluster import Cluster
 from shardwise.errors import RecipeError, ShardwiseError
 from shardwise.plan import Plan
+from shardwise.predict.cost import TOKENS_FIX
 from shardwise.prediction import CostPrediction, Prediction
 from shardwise.rules.changes import changes_text
 from shardwise.search.bounds import SearchBounds
@@ -45,7 +46,7 @@ def require_countable(question: Plan, bounds: SearchBounds) -> None:
         return
     if question.recipe.tokens is None:
         raise RecipeError(
-            "how long a run takes and what it costs depends on its tokens", code="cost-tokens", fix="add --tokens 1T"
+            "how long a run takes and what it costs depends on its tokens", code="cost-tokens", fix=TOKENS_FIX
         )
     if bounds.budget_usd is not None and question.cluster.price is None:
         raise RecipeError(
@@ -63,7 +64,7 @@ def run_cost(prediction: Prediction) -> CostPrediction:
         RecipeError: it names none.
     """
     if prediction.cost is None:
-        raise RecipeError("the plan names no tokens", code="cost-tokens", fix="add --tokens 1T")
+        raise RecipeError("the plan names no tokens", code="cost-tokens", fix=TOKENS_FIX)
     return prediction.cost
 
 
