@@ -50,7 +50,7 @@ def cost(
     require_numbers(tokens=tokens, num_gpus=num_gpus, mfu=mfu, goodput=goodput, price=price)
     if cluster is None:
         _require_none(mfu=mfu, seq_len=seq_len, goodput=goodput, num_gpus=num_gpus)
-        return CostAnswer(run=_cost_of_plan(plan_of(source, None, {"tokens": tokens}), price))
+        return CostAnswer(run=_cost_of_plan(plan_of(source, None, {} if tokens is None else {"tokens": tokens}), price))
     named = require_model(source, beside=str(cluster))
     on, count = _counted(read_cluster(cluster), num_gpus)
     if tokens is None:

@@ -143,14 +143,14 @@ def asked_plan(source: Plan | PlanSource, cluster: ClusterSource | None, fields:
 
 
 def parts_of(fields: Fields) -> dict[str, object]:
-    """The fields as a partial plan.
+    """The fields as a partial plan; ``None`` takes back what the source says.
 
     Raises:
         PlanError: a plan has no field of that name.
     """
     sections = {"recipe": plan_fields(Recipe), "layout": plan_fields(Layout)}
     parts: dict[str, object] = {
-        section: {field.name: fields[field.name] for field in known if fields.get(field.name) is not None}
+        section: {field.name: fields[field.name] for field in known if field.name in fields}
         for section, known in sections.items()
     }
     if fields.get("engine"):

@@ -9,8 +9,9 @@ from shardwise.errors import RecipeError, ShardwiseError
 from shardwise.plan import Plan
 from shardwise.predict.cost import TOKENS_FIX
 from shardwise.prediction import CostPrediction, Prediction
+from shardwise.rules.changes import changes_text
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.clusters import bigger_gpus, size_text, with_gpu
+from shardwise.search.clusters import bigger_gpus, size_change, with_gpu
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import find
@@ -140,7 +141,9 @@ def _other_clusters(question: Plan, bounds: SearchBounds) -> Iterator[TargetChan
     nearest = nearest_meeting(question, bounds)
     if nearest is not None:
         cluster = nearest.plan.cluster
-        yield target_change(size_text(cluster, asked=question.cluster), nearest, caution=f"{cluster.num_gpus:,} GPUs")
+        yield target_change(
+            changes_text(size_change(cluster, asked=question.cluster)), nearest, caution=f"{cluster.num_gpus:,} GPUs"
+        )
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
     for gpu in bigger_gpus(question.cluster.gpu):
         other = with_gpu(question.cluster, gpu)
