@@ -112,11 +112,10 @@ def _print_strategies(plan: "Plan", arguments: argparse.Namespace) -> int:
         findings = advise(model=plan.model, cluster=plan.cluster, recipe=plan.recipe, engine=plan.engine)
     if arguments.is_json:
         return _print_json(findings, question=question)
-    from shardwise.render.first_screen import ScreenContext
     from shardwise.render.text_explanation import strategies_text
 
-    context = ScreenContext(assumed=assumed_fields(arguments, plan))
-    write_line(strategies_text(findings, question=question, context=context, style=stdout_style()))
+    assumed = assumed_fields(arguments, plan)
+    write_line(strategies_text(findings, question=question, assumed=assumed, style=stdout_style()))
     return EXIT_OK
 
 
@@ -147,8 +146,10 @@ def _print_explanation(plan: "Plan", arguments: argparse.Namespace) -> int:
 
         write_line(json_text(explanation_object(explanation)))
     else:
+        from shardwise.cli.plan_answer import assumed_fields
         from shardwise.render.text_explanation import explanation_text
 
         command = shlex.join(("shardwise", *arguments.typed_words))
-        write_line(explanation_text(explanation, command=command, style=stdout_style()))
+        assumed = assumed_fields(arguments, plan)
+        write_line(explanation_text(explanation, command=command, assumed=assumed, style=stdout_style()))
     return EXIT_OK if explanation.prediction.fits else EXIT_DOES_NOT_FIT
