@@ -5,6 +5,7 @@ the best micro-batch size and recomputation the strategy allows, not rules of th
 checklist and the sentences of its pitfalls are answered from the same predictions.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.cluster import Cluster
@@ -55,8 +56,7 @@ def advise(
     trials = try_strategies(question)
     return (
         _one_gpu(question),
-        _paper_ladder(question),
-        *((ladder,) if (ladder := zero_ladder(question)) is not None else ()),
+        *_ladders(question),
         *checklist(question, trials),
         *(_strategy_finding(trial, trials, question) for trial in trials),
         *(
@@ -77,7 +77,7 @@ def _one_gpu(question: Plan) -> Finding:
         if question.recipe.convention == "seed"
         else f"{question.engine} keeps weights, gradients, master copy and moments,"
     )
-    fits = states < capacity
+    is_held = states < capacity
     return Finding(
         topic="strategy",
         claim=f"One {question.cluster.gpu.name} holds {format_gib(capacity)}; the states of {format_count(params)} "
@@ -87,11 +87,41 @@ def _one_gpu(question: Plan) -> Finding:
             Quantity(name="capacity", value=capacity, unit="bytes"),
             Quantity(name="bytes per parameter", value=per_param, unit="count"),
         ),
-        because=f"{keeps} {per_param:g} bytes per parameter with {question.recipe.optimizer} in "
+        because=f"{keeps} {per_param:.3g} bytes per parameter with {question.recipe.optimizer} in "
         f"{question.recipe.precision}"
         if question.recipe.adapter == "none"
         else states_sentence(question),
-        suggestion="states alone do not force any division" if fits else "states have to be divided or made smaller",
+        suggestion="states alone do not force any division" if is_held else "states have to be divided or made smaller",
+    )
+
+
+def _ladders(question: Plan) -> Iterator[Finding]:
+    """What each ZeRO stage divides, by the paper and by the engine; beside adapters, what is there to divide."""
+    recipe = question.recipe
+    if recipe.adapter != "none" and recipe.convention != "seed":
+        yield _adapter_ladder(question)
+        return
+    yield _paper_ladder(question)
+    ladder = zero_ladder(question)
+    if ladder is not None:
+        yield ladder
+
+
+def _adapter_ladder(question: Plan) -> Finding:
+    """Adapters alone have gradients and optimizer states, so that only the stage that divides weights saves memory."""
+    whole, world = undivided(question), question.cluster.num_gpus
+    states = told_states("undivided", whole)
+    trained = told_states("gradients and optimizer states", whole, components=("gradients", "optimizer"))
+    sharded = replace(whole, layout=Layout(dp_shard=world))
+    divides = world > 1 and not find_errors(sharded)
+    third = told_states("ZeRO-3, with the units it gathers", sharded, components=HELD_COMPONENTS) if divides else None
+    saved = "" if third is None else f"; ZeRO-3 divides the frozen weights as well: {third.text} a GPU over {world:,}"
+    return Finding(
+        topic="strategy",
+        claim=f"ZeRO-1 and ZeRO-2 do not apply to {question.recipe.adapter}: the gradients and optimizer states that "
+        f"they divide are {trained.text} of {states.text}{saved}.",
+        numbers=(states, trained, *(() if third is None else (third,))),
+        because="gradients and optimizer states exist of the adapters alone, and frozen weights are the rest",
     )
 
 
@@ -181,7 +211,7 @@ def _strategy_finding(trial: StrategyTrial, trials: tuple[StrategyTrial, ...], q
     comparison = "as fast as any" if slower < EQUAL_FRACTION else f"{format_percent(slower)} slower than the fastest"
     return Finding(
         topic="strategy",
-        claim=f"{name}: fits with {format_gib(trial.needed_bytes)} of {format_gib(capacity)}, "
+        claim=f"{name}: {trial.prediction.fit} with {format_gib(trial.needed_bytes)} of {format_gib(capacity)}, "
         f"{format_seconds(step_s)} per step, {comparison} ({settings_words(trial.plan)}).",
         numbers=(
             *numbers,
