@@ -61,6 +61,8 @@ class Case:
     plan: Plan
     here: Surroundings
     is_on_gpu: bool
+    is_device_asked: bool = True
+    """Whether somebody said what trains; otherwise GPUs do where there are any."""
     saves_states: bool = False
     packages: tuple[str, ...] = ("torch",)
     """Packages that ranks import."""
@@ -97,11 +99,19 @@ def lint(
     here: Surroundings,
     *,
     is_on_gpu: bool,
+    is_device_asked: bool = True,
     saves_states: bool = False,
     packages: tuple[str, ...] = ("torch",),
 ) -> tuple[LintFinding, ...]:
     """Findings about running a plan here, with ranks that import some packages, gravest first."""
-    case = Case(plan=plan, here=here, is_on_gpu=is_on_gpu, saves_states=saves_states, packages=packages)
+    case = Case(
+        plan=plan,
+        here=here,
+        is_on_gpu=is_on_gpu,
+        is_device_asked=is_device_asked,
+        saves_states=saves_states,
+        packages=packages,
+    )
     found = [finding for rule in RULES for finding in rule(case)]
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity)))
 
@@ -177,17 +187,28 @@ def model_is_named_once(case: Case) -> Iterator[LintFinding]:
 
 
 def devices_are_there(case: Case) -> Iterator[LintFinding]:
-    """There is one GPU for every process."""
+    """There is one GPU for every process; a plan for GPUs trains on CPUs only where somebody asked for it."""
+    if not case.is_on_gpu and not case.is_device_asked and not case.plan.cluster.runs_on_cpu:
+        cluster = case.plan.cluster
+        yield LintFinding(
+            rule="gpus-missing",
+            severity="error",
+            claim=f"the plan is for {cluster.num_gpus:,} x {cluster.gpu.name}, and no GPU can be seen{_hidden(case)}",
+            fix="start it where its GPUs are, or add --device cpu to train it on the CPUs of this machine",
+        )
     if not case.is_on_gpu or case.here.num_gpus >= case.num_local_ranks:
         return
-    visible = case.variable("CUDA_VISIBLE_DEVICES")
-    why = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
     yield LintFinding(
         rule="gpus-missing",
         severity="error",
-        claim=f"{_wanted_gpus(case.num_local_ranks)}, and {case.here.num_gpus} can be seen{why}",
+        claim=f"{_wanted_gpus(case.num_local_ranks)}, and {case.here.num_gpus} can be seen{_hidden(case)}",
         fix="unset CUDA_VISIBLE_DEVICES, or plan for fewer GPUs",
     )
+
+
+def _hidden(case: Case) -> str:
+    visible = case.variable("CUDA_VISIBLE_DEVICES")
+    return f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
 
 
 def _wanted_gpus(num_ranks: int) -> str:
