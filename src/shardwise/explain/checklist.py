@@ -58,6 +58,8 @@ def _fits_one_gpu(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     is_alone = question.cluster.num_gpus == 1
     if memory.fit == "fits":
         answer, advice = "yes", "data parallelism and mixed precision are enough; divide states only for larger batches"
+        if is_alone:
+            advice = "spend what is left on less recomputation or larger micro-batches"
     elif memory.fit == "at the edge":
         answer = "at the edge"
         advice = "recompute or take an 8-bit optimizer" if is_alone else "divide states, if only the optimizer's"
@@ -80,7 +82,9 @@ def _fits_one_gpu(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
 def _accumulation_words(plan: Plan) -> str:
     """Whether whole gradients wait beside activations and logits for further micro-batches."""
     count = plan.num_microbatches
-    return "" if count == 1 else f"; whole gradients add up over {count:,} micro-batches beside activations and logits"
+    if count == 1 or plan.recipe.adapter != "none":
+        return ""
+    return f"; whole gradients add up over {count:,} micro-batches beside activations and logits"
 
 
 def _undivided(question: Plan, trial: StrategyTrial) -> tuple[Plan, MemoryPrediction] | None:
@@ -226,10 +230,10 @@ def _optimizer_dominates(question: Plan, trials: tuple[StrategyTrial, ...]) -> F
     enough = next((one for one in (first, second) if one is not None and one.prediction is not None), None)
     if enough is not None:
         advice = f"{enough.strategy.name} is enough to fit: {format_seconds(enough.step_s)} a step"
-    elif question.cluster.num_gpus == 1:
-        advice = "one GPU has nobody to share with: an 8-bit optimizer, adapters or offload"
     elif question.recipe.adapter != "none":
         advice = "only adapters have optimizer states: frozen weights and activations decide"
+    elif question.cluster.num_gpus == 1:
+        advice = "one GPU has nobody to share with: an 8-bit optimizer, adapters or offload"
     elif first is None and second is None:
         advice = f"{question.engine} divides everything or nothing"
     else:
