@@ -18,6 +18,7 @@ from shardwise.recipe import Adapter, Offload, Precision, Recipe, ReduceDtype
 from shardwise.rules import apply_changes, find_errors
 from shardwise.schedules.table import SCHEDULES
 
+WRITTEN = '{"model_type": "test"}'
 DEGREES = st.sampled_from((1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 16))
 """Degrees as people write them: mostly powers of two, sometimes not."""
 
@@ -61,7 +62,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
         vocab_size=draw(st.sampled_from((32000, 50257))),
         tied=draw(st.booleans()),
     )
-    return replace(spec, model_type=draw(st.sampled_from(("llama", "gemma2", "t5"))), spec_json='"test"')
+    return replace(spec, model_type=draw(st.sampled_from(("llama", "gemma2", "t5"))), spec_json=WRITTEN)
 
 
 @st.composite
@@ -174,7 +175,7 @@ def runnable_plans(draw: st.DrawFn) -> Plan:
     gpu = replace(drawn.node.gpu, peaks=NEWER_PEAKS)
     node = replace(drawn.node, gpu=gpu, gpus_per_node=per_node, scale_up_domain_gpus=per_node)
     cluster = replace(drawn, node=node, num_nodes=layout.world_size // per_node, spec_json='"test"')
-    spec = replace(spec, spec_json='"test"')
+    spec = replace(spec, spec_json=WRITTEN)
     return Plan(model=spec, cluster=cluster, recipe=recipe, layout=layout, engine=engine)
 
 

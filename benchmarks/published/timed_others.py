@@ -16,8 +16,6 @@ from shardwise.validate.records import UnusedRow
 FOUNDRY_NETWORKS = {"RoCE 1600 Gb/s per node": "roce-200"}
 """Eight 200 Gb/s adapters a node."""
 
-FLASH_1 = "FlashAttention 1, about half as fast as version 2, which is the one a plan means"
-
 LARGE_SCALE_TABLE = "H100 80GB BF16 (Large Scale, >= 128 GPUs)"
 FLASH_2_MODELS = ("MPT-1b", "MPT-3b", "MPT-7b", "MPT-70b")
 """mosaicml/llm-foundry@5e85bd6 scripts/train/benchmarking/sweep.py: only these runs of the last table asked for
@@ -57,6 +55,7 @@ def convert_foundry(row: MeasurementRow) -> TimedConversion:
             precision=_foundry_precision(row.text("precision")),
             recompute="full" if row.text("recompute").startswith("full") else "none",
             attention="flash",
+            attention_kernel=None if _has_flash_2(row) else "fa1",
             compile=False,
             fused_loss=True,
         ),
@@ -64,7 +63,7 @@ def convert_foundry(row: MeasurementRow) -> TimedConversion:
         engine="fsdp1",
     )
     notes = () if row.text("interconnect") else (H100_NETWORK,)
-    return timed(row, plan, assumptions=(*MPT_ASSUMPTIONS, *notes), gaps=() if _has_flash_2(row) else (FLASH_1,))
+    return timed(row, plan, assumptions=(*MPT_ASSUMPTIONS, *notes))
 
 
 def _has_flash_2(row: MeasurementRow) -> bool:
@@ -146,6 +145,7 @@ def convert_flash_training(row: MeasurementRow) -> TimedConversion:
             global_batch_size=global_batch,
             precision="bf16-mixed",
             attention="flash",
+            attention_kernel="fa1",
             compile=False,
             fused_loss=True,
         ),
@@ -156,7 +156,7 @@ def convert_flash_training(row: MeasurementRow) -> TimedConversion:
         "micro-batch, heads and optimizer sharding of the repository's configs for 80 GB",
         "fused dropout, norm, bias and loss kernels, as Megatron's profile has them",
     )
-    return timed(row, plan, assumptions=assumptions, gaps=(FLASH_1,))
+    return timed(row, plan, assumptions=assumptions)
 
 
 GPTQ = "4-bit weights of GPTQ, whose kernels of 2023 are slower than bitsandbytes', which a plan means"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-AttentionKernel = Literal["fa2", "fa3", "fa4", "cudnn", "efficient", "math", "flex"]
+AttentionKernel = Literal["fa1", "fa2", "fa3", "fa4", "cudnn", "efficient", "math", "flex"]
 
 DATACENTER_BLACKWELL = ("Blackwell GB100", "Blackwell Ultra")
 """Compute capability 10.0 and 10.3."""
@@ -87,6 +87,13 @@ class AttentionKernelKind:
 
 ATTENTION_KERNELS: Mapping[AttentionKernel, AttentionKernelKind] = MappingProxyType(
     {
+        "fa1": AttentionKernelKind(
+            title="FlashAttention-1",
+            archs=("Turing", *SINCE_AMPERE),
+            max_head_dim=128,
+            latent_archs=(),
+            source="Dao-AILab/flash-attention v1.0 README.md (Turing, Ampere, Ada, Hopper; 16 bits; heads up to 128)",
+        ),
         # ROCm, Gaudi, TPU and CPUs have kernels of their own that work in the same tiles.
         "fa2": AttentionKernelKind(
             title="FlashAttention-2",

@@ -127,6 +127,16 @@ class MemoryPrediction:
         return max(0, self.needed_bytes - self.capacity_bytes)
 
     @property
+    def host_missing_bytes(self) -> Bytes:
+        """Bytes of host memory that each node lacks; 0 when it has enough or its size is unknown."""
+        return max(0, self.host_bytes_per_node - self.host_capacity_bytes) if self.host_capacity_bytes else 0
+
+    @property
+    def nvme_missing_bytes(self) -> Bytes:
+        """Bytes of drives that each node lacks; 0 when they are enough or their size is unknown."""
+        return max(0, self.nvme_bytes_per_node - self.nvme_capacity_bytes) if self.nvme_capacity_bytes else 0
+
+    @property
     def is_borderline(self) -> bool:
         """Whether the band around what is needed reaches beyond the device or the host, or begins inside the device."""
         return self.is_device_borderline or self.is_host_borderline
@@ -166,9 +176,7 @@ class MemoryPrediction:
     @property
     def fits_host(self) -> bool:
         """Whether the host and its drives hold what is offloaded to them; true when their size is unknown."""
-        ram = not self.host_capacity_bytes or self.host_bytes_per_node <= self.host_capacity_bytes
-        drives = not self.nvme_capacity_bytes or self.nvme_bytes_per_node <= self.nvme_capacity_bytes
-        return ram and drives
+        return not self.host_missing_bytes and not self.nvme_missing_bytes
 
     @property
     def headroom_bytes(self) -> Bytes:

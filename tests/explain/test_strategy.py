@@ -1,10 +1,13 @@
 """When DP, when FSDP, when ZeRO, when TP or PP: answered with predictions for a model and a cluster."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from shardwise.catalog import read_cluster
+from shardwise.explain.checklist import checklist
+from shardwise.explain.pitfalls import pitfalls
 from shardwise.explain.strategy import advise, try_strategies, zero_ladder
 from shardwise.explain.strategy_trials import strategy_name
 from shardwise.families import read_model
@@ -211,3 +214,26 @@ def test_when_nothing_fits_the_closest_is_named():
     findings = advice("llama-3.1-405b", "8xh100-sxm", global_batch_size=8)
     assert findings[-1].claim.startswith("No strategy fits")
     assert findings[-1].numbers[0].value == pytest.approx(800 * 2**30, rel=0.1)
+
+
+def test_answers_do_not_hang_on_the_words_of_a_strategy():
+    """Trials under other names give the numbers and verdicts that they give under their own."""
+    question = question_of(
+        model=read_model("llama-3.1-8b"),
+        cluster=read_cluster("16xh100-sxm"),
+        recipe=Recipe(seq_len=4096, global_batch_size=256),
+        engine="native",
+    )
+    trials = try_strategies(question)
+    reworded = tuple(
+        replace(trial, strategy=replace(trial.strategy, name=f"way {place}")) for place, trial in enumerate(trials)
+    )
+    assert {trial.strategy.kind for trial in trials if trial.strategy.divides_model} == {"tp", "pp", "3d"}
+    for find_answers in (checklist, pitfalls):
+        own, other = find_answers(question, trials), find_answers(question, reworded)
+        assert [[number.value for number in one.numbers] for one in own] == [
+            [number.value for number in one.numbers] for one in other
+        ]
+        assert [one.judged and one.judged.verdict for one in own] == [
+            one.judged and one.judged.verdict for one in other
+        ]

@@ -97,3 +97,40 @@ def test_the_textbook_counts_what_recomputation_frees():
     plain, full = (said(shlex.split(f"{layout} --recompute {mode}"))[1] for mode in ("none", "full"))
     kept = [answer["memory"]["components_bytes"]["activations"] for answer in (plain, full)]
     assert kept[1] == kept[0] / 4
+
+
+@pytest.mark.parametrize(("cluster", "runs_there"), [("64xtpu-v5p", "MaxText"), ("8xgaudi3", "DeepSpeed")])
+def test_an_engine_that_does_not_run_on_the_accelerators_is_refused(cluster, runs_there):
+    """Plans of our own runtime were recommended there, at 54 % MFU."""
+    exit_code, answer = said(["plan", "llama-3.1-8b", cluster])
+    assert (exit_code, answer["code"]) == (2, "engine-accelerator")
+    assert runs_there in answer["error"]
+
+
+def test_a_switch_that_costs_and_saves_nothing_is_said_of_plans_that_do_not_fit_too(capsys):
+    """Flash attention keeps no scores, so recomputing them frees none: 3 s of 37 s were taken without a word."""
+    command = "predict deepseek-v2 64xh800-sxm --engine hai-llm --pp 8 --ep 8 --schedule zb-h1 --global-batch-size 512"
+    assert main([*shlex.split(command), "--recompute", "selective"]) == 3
+    told = " ".join(capsys.readouterr().out.split())
+    assert "recompute=selective costs 2.96 s of a step (7.9%) and saves no memory on the fullest GPU" in told
+    assert main([*shlex.split(command), "--recompute", "none"]) == 3
+    assert "recipe-idle-switch" not in capsys.readouterr().out
+
+
+def test_the_strategy_of_the_largest_run_is_the_one_that_trained_it_and_states_its_question(capsys):
+    """FSDP over 16,384 GPUs was recommended, for a batch of 134M tokens that was printed nowhere."""
+    command = ["explain", "strategy", "llama-3.1-405b", "16384xh100-sxm", "--global-batch-size", "2048"]
+    assert main(command) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "8,192* tokens a sequence, 2,048 sequences (16,777,216 tokens) a step" in told
+    recommended_words = told.partition("Recommended here: ")[2].partition(".")[0]
+    assert "tp=8 pp=16" in recommended_words
+
+
+def test_a_pipeline_is_compared_with_the_same_recomputation(capsys):
+    """It was said to keep 11.28 GiB of activations against 50.83, which were those of another recomputation."""
+    assert main(["explain", "strategy", "llama-3.1-70b", "64xh100-sxm"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    pitfall = told.partition('"Pipeline parallelism cuts activation memory"')[2]
+    assert "with the same micro-batch and recompute=full the first stage holds 11.28 GiB" in pitfall
+    assert "against 12.33 GiB without stages" in pitfall

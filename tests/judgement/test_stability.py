@@ -69,7 +69,7 @@ SHARES = r"Only [\d,]+ of [\d,]+ GPUs can share|With --global-batch-size|global_
 CAUSES = {
     "batch": re.compile(SHARES),
     "memory": re.compile(MEMORY),
-    "sequence": re.compile(rf"attention is [\d.]+% of the FLOP|seq_len=\d+ is not a multiple of|{MEMORY}"),
+    "sequence": re.compile(rf"attention is [\d.]+% of the FLOP|seq_len=\d+ (is not a multiple of|exceeds)|{MEMORY}"),
     "servers": re.compile(f"{SHARES}|{MEMORY}"),
 }
 """What a screen says where its answer hangs on what was changed: the GPUs that share the batch, the memory that binds,

@@ -34,6 +34,7 @@ def made(*, layout=None, **recipe):
     [
         {"offload": "nvme", "layout": {"dp_shard": 2}},
         {"adapter": "qlora", "layout": {"tp": 64}},
+        {"attention_kernel": "fa1"},
         {"attention_kernel": "fa3"},
         {"attention_kernel": "flex"},
         {"attention_kernel": "cudnn", "layout": {"cp": 2}},

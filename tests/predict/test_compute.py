@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwise.ask.predicting import predict
 from shardwise.attention_kernels import AttentionCall
 from shardwise.catalog import load_gpu
 from shardwise.engines.table import engine_profile
+from shardwise.plan_file import read_plan
 from shardwise.predict.compute import (
     DeviceAndHost,
     PhaseTimes,
@@ -173,6 +175,21 @@ def test_kernels_without_figures_take_those_of_another_one():
         assert flex.backward_fraction == pytest.approx(backward * flash.backward_fraction)
     flash, cudnn = rates_of(A100).attention, rates_of(A100, "cudnn").attention
     assert cudnn.backward_fraction == pytest.approx(0.84 * flash.backward_fraction)
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "heads", "published"), [(24, 2048, 16, 220 / 170), (32, 2560, 20, 225 / 175)]
+)
+def test_whole_steps_with_flash_attention_1_take_as_much_longer_as_published(layers, hidden, heads, published):
+    """GPT-3 1.3B and 2.7B with 8,192 tokens on 8 A100, arXiv:2307.08691 table 1, of which nothing is fitted."""
+    shape = {"model_type": "gpt2", "n_layer": layers, "n_embd": hidden, "n_head": heads, "n_positions": 8192}
+    steps = {}
+    for kernel in ("fa1", "fa2"):
+        recipe = {"seq_len": 8192, "micro_batch_size": 1, "global_batch_size": 128, "attention_kernel": kernel}
+        recipe |= {"fused_loss": True}
+        plan = {"model": {**shape, "vocab_size": 50264}, "cluster": "8xa100-sxm-80", "engine": "megatron"}
+        steps[kernel] = predict(read_plan({**plan, "recipe": recipe, "layout": {"dp_shard": 8}})).time.step_s
+    assert steps["fa1"] / steps["fa2"] == pytest.approx(published, rel=0.035)
 
 
 def test_launches_of_selective_recomputation_hide_under_the_backward_pass():

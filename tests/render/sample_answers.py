@@ -102,7 +102,7 @@ EXPLANATION = Explanation(
     ),
     changes=(
         VerifiedChange(
-            edit="recompute=full",
+            changes=(("recompute", "full"),),
             cost="about a third more compute",
             effort=0,
             plan=PLAN,

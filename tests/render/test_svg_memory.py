@@ -8,6 +8,7 @@ import pytest
 from render.sample_records import MEMORY, PLAN, PREDICTION, too_big
 from shardwise.render.html_prediction import prediction_html
 from shardwise.render.svg_memory import BAR_WIDTH, LABEL_WIDTH, memory_svg
+from shardwise.units import format_gib
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -27,6 +28,14 @@ def test_every_component_of_every_stage_has_a_bar_in_proportion():
 def test_the_capacity_line_stands_inside_when_a_stage_is_too_big():
     line = ElementTree.fromstring(memory_svg(too_big().memory, title="sample")).find(f".//{SVG}line")
     assert float(line.get("x1")) == pytest.approx(LABEL_WIDTH + BAR_WIDTH * 61 / 69, abs=0.1)
+
+
+def test_a_bar_says_what_is_needed_as_the_text_does_and_what_is_held_beside_it():
+    """Only what is held was written, 22.33 GiB beside an answer of "18.19 GiB needed"."""
+    worst = MEMORY.worst
+    drawn = memory_svg(MEMORY, title="sample")
+    assert f">needs {format_gib(worst.needed_bytes)}<" in drawn
+    assert f">holds {format_gib(worst.device_used_bytes)}<" in drawn
 
 
 def test_names_are_escaped():

@@ -6,9 +6,17 @@ from hypothesis import strategies as st
 
 from shardwise.course.formulas import pipeline_in_flight as closed
 from shardwise.schedules.actions import Action
-from shardwise.schedules.kept_by_order import kept_micro_batches, peak_in_flight, peak_sets
+from shardwise.schedules.kept_by_order import peak_in_flight, peak_sets
+from shardwise.schedules.make import make_schedule
 from shardwise.step.in_flight import in_flight_micro_batches
 from simulate.pipelines import shape
+
+
+def kept_micro_batches(schedule_shape, *, waiting_fraction=1.0):
+    """Activation sets of a whole rank that each rank keeps at its worst moment."""
+    schedule = make_schedule(schedule_shape)
+    orders = schedule.orders
+    return tuple(peak_sets(order, waiting_fraction=waiting_fraction) / schedule.chunks_per_rank for order in orders)
 
 
 @pytest.mark.parametrize(

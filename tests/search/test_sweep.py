@@ -56,6 +56,18 @@ def test_the_fastest_cluster_is_recommended_when_time_counts(questions):
     assert result.why == "4 h100-sxm: the fastest of 3 clusters that can do this."
 
 
+def test_one_cluster_is_compared_with_no_other(questions):
+    result = sweep(questions[:1], bounds=SearchBounds(), objective="cost_and_time")
+    assert result.why == "1 h100-sxm: no other was asked for."
+
+
+def test_the_only_cluster_in_time_is_said_to_be_the_only_one(questions, fewest):
+    days = sorted(row.best.prediction.cost.days for row in fewest.rows)
+    result = sweep(questions, bounds=SearchBounds(deadline_days=(days[0] + days[1]) / 2), objective="cost")
+    assert result.recommended.question.cluster.num_gpus == 4
+    assert result.why == "4 h100-sxm: the only one of 3 clusters that can do this."
+
+
 def test_cost_and_time_are_weighed_where_nobody_says_what_counts(make_question):
     """Sixty-four short sequences do not fill 16 GPUs: twice the GPUs cost more than the time that they save."""
     sizes = [make_question(model="gpt2", cluster=name, seq_len=1024, global_batch_size=64) for name in SIZES]

@@ -12,7 +12,7 @@ def test_columns_combined_first_answer_as_all_of_them_together():
     together = table.look_up([tp, pp, stage])
     assert together[:, 0].tolist() == [137.0, 237.0, 138.0, 257.0, 137.0]
     assert asked == [(1, 3, 7), (1, 3, 8), (2, 3, 7), (2, 5, 7)]
-    degrees = Combined.of([tp, pp])
-    assert degrees.keys == [(1, 3), (2, 3), (2, 5)]
-    assert table.of(degrees.beside([stage])).tolist() == together.tolist()
+    combined = Combined.of([tp, pp, stage])
+    assert combined.keys == asked
+    assert table.of(combined).tolist() == together.tolist()
     assert len(asked) == 4

@@ -24,7 +24,6 @@ def context(**changes):
         has_fused_norm=True,
         has_fused_activation=False,
         saves_gathered_input=False,
-        expands_key_values=False,
         attention_dropout=False,
         hidden_dropout=False,
         saves_attention_input=True,
@@ -307,7 +306,6 @@ def test_a_rank_has_at_least_one_key_head():
 def test_norms_of_queries_and_keys_keep_their_inputs():
     layer = replace(llama_layer(), mixer=replace(llama_layer().mixer, has_qk_norm=True))
     assert by_name(layer, context())["attention.qk_norm_inputs"] == 2 * 512 * (32 + 8) * 128
-    assert by_name(layer, context(expands_key_values=True))["attention.qk_norm_inputs"] == 2 * 512 * (32 + 32) * 128
 
 
 @pytest.mark.parametrize(

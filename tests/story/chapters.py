@@ -27,7 +27,9 @@ HOLDS = re.compile(r"<!-- holds: (?P<claim>.*?) -->", flags=re.DOTALL)
 PIECE = re.compile(f"{BLOCK.pattern}|{HOLDS.pattern}", flags=re.DOTALL)
 AMOUNT = re.compile(
     r"\b((?<!at )once|twice|thrice|half|halves|a third|a quarter|double[ds]?|as much|as many|as long|as fast|"
-    r"several times|tens of times|times as|largest|smallest|fastest|slowest|the best|none of|nearly all|every row)\b",
+    r"several times|tens of times|times as|largest|smallest|fastest|slowest|the best|none of|nearly all|every row|"
+    r"(?:an?|one|two|three) (?:fifth|sixth|seventh|eighth|tenth)s?|(?:three|four|five|six|seven|eight|nine|ten) times|"
+    r"\w+teen times|\w+ty times|as little|a few percent)\b",
     flags=re.IGNORECASE,
 )
 SMALL_NUMBER = 12

@@ -1,6 +1,6 @@
 """Published costs of whole runs: what is predicted of them, and what is not compared."""
 
-from statistics import mean
+from statistics import mean, median
 
 import pytest
 
@@ -64,7 +64,19 @@ def test_the_rate_a_source_prints_goes_before_the_default():
     assert row.is_of_rate
     assert row.predicted_amount == pytest.approx(52.4 / 0.991, abs=0.1)
     assert (row.published_low_amount, row.published_high_amount) == (52.5, 53.5)
-    assert not ROWS["COST-046", "GPU-hours"].is_in_band  # BLOOM's days are those of the calendar
+    bloom = ROWS["COST-046", "GPU-hours"]  # its days are those of the calendar: a tenth was lost, as with a slow host
+    assert bloom.signed_error_fraction == pytest.approx(-0.093, abs=0.005)
+    assert bloom.published_amount > 0.98 * bloom.high_amount
+
+
+def test_a_stated_set_up_goes_before_the_default():
+    """Pythia as its files say, fully recomputed with FlashAttention-1; 40 % MFU is 60 to 17 % short."""
+    facts = cost_facts()
+    rows = [row for row in REPORT.rows if row.is_of_setup]
+    assert {row.id for row in rows} == {bill for bill, one in facts.items() if one.setup}
+    assert facts["COST-045"].plan.layout.world_size == 256
+    assert facts["COST-053"].plan.tokens_per_step * 250_000 == pytest.approx(facts["COST-053"].tokens.high, rel=1e-4)
+    assert all(-0.22 < row.signed_error_fraction < -0.1 for row in rows)
 
 
 def test_hours_that_the_table_computed_from_days_are_not_divided_again():
@@ -74,13 +86,14 @@ def test_hours_that_the_table_computed_from_days_are_not_divided_again():
 
 
 def test_four_in_five_figures_are_inside_and_no_row_is_dropped_silently():
-    """56 of 64, and 24 of the 31 that follow from defaults (2026-11-30)."""
+    """57 of 64, and 22 of the 29 that are predicted blind (2026-11-30)."""
     inside = [row.is_in_band for row in REPORT.rows]
     assert len(inside) >= 64
     assert mean(inside) >= 0.86
-    by_default = [row.is_in_band for row in REPORT.rows if row.is_default]
-    assert len(by_default) >= 31
-    assert mean(by_default) >= 0.75
+    blind = [row for row in REPORT.rows if row.is_blind]
+    assert len(blind) >= 29
+    assert mean(row.is_in_band for row in blind) >= 0.75
+    assert median(row.signed_error_fraction for row in blind) > -0.16
     assert all(row.is_in_band for row in REPORT.rows if row.is_step)
     assert {row.id for row in REPORT.rows} | {row.id for row in REPORT.unused} == {row.id for row in read_rows("cost")}
     assert all(row.reason for row in REPORT.unused)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from shardwise.ask.answers import CostAnswer
-from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, plan_of, require_model
+from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, plan_of, require_model, require_numbers
 from shardwise.ask.searching import search_plan
 from shardwise.catalog import read_cluster
 from shardwise.catalog.hardware.request import MAX_GPUS
@@ -13,7 +13,7 @@ from shardwise.errors import ModelError, RecipeError, ShardwiseError, UsageError
 from shardwise.families import read_model
 from shardwise.plan import Plan
 from shardwise.plan_file import PlanSource
-from shardwise.predict.cost import CostRequest, estimate_cost, predict_cost, require_figures
+from shardwise.predict.cost import TOKENS_FIX, CostRequest, estimate_cost, predict_cost, require_figures
 from shardwise.prediction import Throughput
 from shardwise.render.layout_words import layout_words
 from shardwise.render.run_cost import RunCost
@@ -52,13 +52,14 @@ def cost(
     Raises:
         ShardwiseError: with a message, a code and a fix, as the command line refuses.
     """
+    require_numbers(tokens=tokens, num_gpus=num_gpus, mfu=mfu, goodput=goodput, price=price)
     if cluster is None:
         _require_none(mfu=mfu, seq_len=seq_len, goodput=goodput, num_gpus=num_gpus)
-        return CostAnswer(run=_cost_of_plan(plan_of(source, None, {"tokens": tokens}), price))
+        return CostAnswer(run=_cost_of_plan(plan_of(source, None, {} if tokens is None else {"tokens": tokens}), price))
     named = require_model(source, beside=str(cluster))
     on, count = _counted(read_cluster(cluster), num_gpus)
     if tokens is None:
-        raise UsageError("the cost depends on how many tokens are trained", code="cost-tokens", fix="add --tokens 1T")
+        raise UsageError("the cost depends on how many tokens are trained", code="cost-tokens", fix=TOKENS_FIX)
     model = read_model(named)
     request = CostRequest(
         model=model,
@@ -157,7 +158,7 @@ def _cost_of_plan(
         origin=origin and origin + _utilisation_words(prediction.throughput),
     )
     if found is None:
-        raise UsageError("the plan does not say how many tokens are trained", code="cost-tokens", fix="add --tokens 1T")
+        raise UsageError("the plan does not say how many tokens are trained", code="cost-tokens", fix=TOKENS_FIX)
     cluster = plan.cluster
     return RunCost(
         model=plan.model, gpu=cluster.gpu, num_gpus=cluster.num_gpus, cost=found, plan=plan, fit=prediction.fit

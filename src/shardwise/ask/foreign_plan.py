@@ -12,7 +12,7 @@ from shardwise.exchange.documents import read_documents
 from shardwise.exchange.facts import scalar_of
 from shardwise.exchange.model_name import model_source
 from shardwise.exchange.names import CLUSTER_PLACE, FILE, OPTION, Claim
-from shardwise.exchange.reading import LAYOUT_FIELDS, RECIPE_FIELDS, Reading, plan_document, read_files
+from shardwise.exchange.reading import Reading, plan_document, read_files
 from shardwise.exchange.recognise import PLAN_KEYS, views_of
 from shardwise.families import read_model
 from shardwise.fields import field_named, plan_fields
@@ -22,6 +22,7 @@ from shardwise.plan import Plan
 from shardwise.plan_file import read_plan
 from shardwise.plan_file.values import check_fields
 from shardwise.recipe import Recipe
+from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS
 
 COUNTED = ("world_size", "num_microbatches")
 """Numbers that a plan file does not hold and that questions may be answered by."""
@@ -66,7 +67,7 @@ def read_foreign(
 ) -> ForeignRun:
     """What the files say together with what stands beside them on the command line."""
     on = read_cluster(cluster) if cluster is not None else None
-    claims = [_setting(name, value) for name, value in settings.items()]
+    claims = [_setting(name, value) for name, value in settings.items() if value is not None]
     if on is not None:
         claims.append(Claim(field="world_size", value=on.num_gpus, place=CLUSTER_PLACE, strength=FILE))
     reading = read_files(files, settings=claims)

@@ -1,14 +1,13 @@
 """The plan a question is about: a plan, its file, a file of another tool, or a model and a cluster with fields."""
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from shardwise.ask.idle_options import ANSWER_ROWS, RECIPE_ROWS, require_read
 from shardwise.calibration_file import read_calibration
-from shardwise.catalog import read_cluster
+from shardwise.catalog import priced_cluster, read_cluster
 from shardwise.errors import PlanError, ShardwiseError, UsageError
 from shardwise.fields import field_named, plan_fields
 from shardwise.layout import Layout
@@ -144,14 +143,14 @@ def asked_plan(source: Plan | PlanSource, cluster: ClusterSource | None, fields:
 
 
 def parts_of(fields: Fields) -> dict[str, object]:
-    """The fields as a partial plan.
+    """The fields as a partial plan; ``None`` takes back what the source says.
 
     Raises:
         PlanError: a plan has no field of that name.
     """
     sections = {"recipe": plan_fields(Recipe), "layout": plan_fields(Layout)}
     parts: dict[str, object] = {
-        section: {field.name: fields[field.name] for field in known if fields.get(field.name) is not None}
+        section: {field.name: fields[field.name] for field in known if field.name in fields}
         for section, known in sections.items()
     }
     if fields.get("engine"):
@@ -175,13 +174,24 @@ def checked_prediction(plan: Plan) -> Prediction:
     return predict(plan)
 
 
+def require_numbers(**figures: object) -> None:
+    """Return when every figure that is given is a number.
+
+    Raises:
+        UsageError: one is a text, such as "1T", or a yes or no.
+    """
+    for name, value in figures.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise UsageError(
+                f"{name} is {value!r}, not a number",
+                code="plan-wrong-type",
+                fix=f"write {name} as a number without quotes, such as 1e12",
+            )
+
+
 def priced(plan: Plan, usd_per_gpu_hour: float | None) -> Plan:
     """The plan, its cluster at the user's price in dollars per GPU and hour; as it is for ``None``."""
-    if usd_per_gpu_hour is None:
-        return plan
-    described = json.loads(plan.cluster.spec_json)
-    written = {"node": described} if isinstance(described, str) else described
-    return replace(plan, cluster=read_cluster({**written, "usd_per_gpu_hour": usd_per_gpu_hour}))
+    return replace(plan, cluster=priced_cluster(plan.cluster, usd_per_gpu_hour))
 
 
 def calibrated(plan: Plan, path: str | Path | None) -> Plan:
@@ -256,8 +266,14 @@ def save_plan(plan: Plan, path: str | Path, *, force: bool = False) -> Path:
     """Write a plan file, YAML when its name ends so, and return its path.
 
     Raises:
-        PlanError: a file of that name is there and ``force`` is not, or it cannot be written.
+        PlanError: a file of that name is there and ``force`` is not, or it cannot be written; or no plan is given.
     """
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"a {type(plan).__name__} is no plan",
+            code="plan-wrong-type",
+            fix="give the plan of an answer, answer.plan, or sw.load_plan(PATH)",
+        )
     path = Path(path)
     if path.exists() and not force:
         raise PlanError(f"'{path}' exists already", code="output-path", fix="write save_plan(plan, path, force=True)")

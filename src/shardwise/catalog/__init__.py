@@ -7,7 +7,7 @@ from shardwise.catalog.hardware.gpus import load_gpu, load_gpus
 from shardwise.catalog.hardware.networks import Link, load_networks
 from shardwise.catalog.hardware.nodes import load_node, load_nodes
 from shardwise.catalog.hardware.prices import load_prices
-from shardwise.catalog.hardware.read import read_cluster
+from shardwise.catalog.hardware.read import priced_cluster, read_cluster
 
 __all__ = [
     "Link",
@@ -17,5 +17,6 @@ __all__ = [
     "load_node",
     "load_nodes",
     "load_prices",
+    "priced_cluster",
     "read_cluster",
 ]

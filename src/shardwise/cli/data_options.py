@@ -11,7 +11,7 @@ from shardwise.train.job import LossOn, Overlong, Packing
 if TYPE_CHECKING:
     from shardwise.train.job import DataSpec
 
-__all__ = ["DATA_ROWS", "add_data_options", "data_spec", "has_made_up_data"]
+__all__ = ["DATA_ROWS", "FIELD_HELP", "add_data_options", "data_spec", "has_made_up_data"]
 
 SYNTHETIC = "synthetic"
 TEXT_FIELD = "text"
@@ -19,6 +19,7 @@ _DATA_HELP = (
     "text, JSON Lines or Parquet, a folder of them or of `datasets` (@SPLIT), a name in the Hub's cache, or tokens.bin "
     "with tokens.idx; with :WEIGHT, several times (default: made-up tokens)"
 )
+FIELD_HELP = "key or column of the text or messages, or those of question and answer: question,answer (default: text)"
 _TOKENIZER_HELP = "a tokenizer.json or a model's folder (default: that of --weights, or bytes)"
 _PACKING_HELP = (
     "cut all documents joined, keep each whole and fill samples, or one row a sample (default: documents for rows with "
@@ -88,9 +89,7 @@ def add_data_options(group: "argparse._ArgumentGroup") -> None:
     """Add the options that say which data are read, and which of their tokens are learned."""
     group.add_argument("--data", action="append", metavar="SOURCE", help=_DATA_HELP)
     group.add_argument("--tokenizer", metavar="PATH", help=_TOKENIZER_HELP)
-    group.add_argument(
-        "--data-field", default=TEXT_FIELD, metavar="NAME", help="key or column of the text or messages (default: text)"
-    )
+    group.add_argument("--data-field", default=TEXT_FIELD, metavar="NAME", help=FIELD_HELP)
     group.add_argument("--loss-on", choices=get_args(LossOn), default="completions", help=_LOSS_HELP)
     group.add_argument("--packing", choices=get_args(Packing), help=_PACKING_HELP)
     group.add_argument("--mask-documents", action="store_false", dest="crosses_documents", help=_MASK_HELP)

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from shardwise.cli.command import EXIT_OK
+from shardwise.cli.data_options import FIELD_HELP
 from shardwise.cli.options import add_json_option
 from shardwise.cli.output import OutputError, write_line, write_note
 
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer", type=Path, metavar="PATH", help="a tokenizer.json or the folder of a model; without it, bytes"
     )
-    parser.add_argument("--data-field", default="text", metavar="NAME", help="key or column that holds the text")
+    parser.add_argument("--data-field", default="text", metavar="NAME", help=FIELD_HELP)
     add_json_option(parser)
 
 

@@ -130,6 +130,8 @@ class GanttPicture:
     unit: Unit
     """``s`` or ``time_units``."""
     lanes: tuple[GanttLane, ...]
+    numbered: str = ""
+    """What the number in a bar counts."""
     held_name: str = ""
     """The name of the quantity in ``held``."""
     held_unit: Unit = "number"

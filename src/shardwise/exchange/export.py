@@ -12,7 +12,7 @@ from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.facts import REPEATED_PREFIXES, FactValue
 from shardwise.exchange.megatron_model import unsaid_of_model
 from shardwise.exchange.names import Tool
-from shardwise.exchange.reading import LAYOUT_FIELDS, RECIPE_FIELDS, planned_values, read_parsed
+from shardwise.exchange.reading import planned_values, read_parsed
 from shardwise.exchange.recipe_text import RECIPE_FUNCTION, RECIPE_MODULE, recipe_text
 from shardwise.exchange.spelling import (
     accelerate_keys,
@@ -30,8 +30,7 @@ from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.recipe import Recipe
-from shardwise.rules.changes import LAYOUT_FIELDS as CHANGED_LAYOUT
-from shardwise.rules.changes import apply_changes, complete, describe_changes
+from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS, apply_changes, complete, describe_changes
 from shardwise.rules.check import find_errors
 from shardwise.rules.defaults import fill_plan
 from shardwise.rules.refusal import Changes
@@ -241,7 +240,7 @@ def _lost(plan: Plan, back: Plan, target: Target) -> list[tuple[str, Value]]:
 
 
 def _value_of(plan: Plan, field: str) -> Value:
-    value: Value = getattr(plan.layout if field in CHANGED_LAYOUT else plan.recipe, field)
+    value: Value = getattr(plan.layout if field in LAYOUT_FIELDS else plan.recipe, field)
     return value
 
 

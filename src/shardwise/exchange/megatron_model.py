@@ -3,11 +3,10 @@
 Source: NVIDIA/Megatron-LM@d98e8a64 ``megatron/training/arguments.py``, ``core/transformer/transformer_config.py``.
 """
 
-import json
 from collections.abc import Mapping
 
 from shardwise.exchange.facts import FactValue
-from shardwise.families.catalogue import catalogue_config, catalogue_name
+from shardwise.families.catalogue import written_config
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, MoeSpec
 
 __all__ = ["megatron_model_keys", "unsaid_of_model"]
@@ -25,7 +24,7 @@ QKV_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "c_attn", "query_key_value", "q
 
 def megatron_model_keys(model: ModelSpec, *, seq_len: int) -> Keys:
     """Every option that makes Megatron-LM build this model; the tokenizer is a placeholder."""
-    layer, config = model.layers[-1], _config(model)
+    layer, config = model.layers[-1], written_config(model)
     keys: Keys = {
         "num_layers": model.num_hidden_layers,
         "hidden_size": model.hidden_size,
@@ -55,7 +54,7 @@ def megatron_model_keys(model: ModelSpec, *, seq_len: int) -> Keys:
 def unsaid_of_model(model: ModelSpec) -> tuple[str, ...]:
     """Parts of a model that no option written here says, in words."""
     found: list[str] = []
-    scaling = _scaling(_config(model))
+    scaling = _scaling(written_config(model))
     if scaling not in ("default", LLAMA_3):
         found.append(f"rotary positions scaled by {scaling}")
     for layer, _ in model.layer_runs:
@@ -74,13 +73,6 @@ def unsaid_of_model(model: ModelSpec) -> tuple[str, ...]:
         if block is not None and block.is_gated and block.hidden_act not in ("silu", "swish"):
             found.append(f"gates of {block.hidden_act}")
     return tuple(dict.fromkeys(found))
-
-
-def _config(model: ModelSpec) -> Mapping[str, object]:
-    spec: object = json.loads(model.spec_json) if model.spec_json else None
-    if isinstance(spec, str):
-        return catalogue_config(spec) if catalogue_name(spec) else {}
-    return spec if isinstance(spec, Mapping) else {}
 
 
 def _rotation(config: Mapping[str, object]) -> Mapping[str, object]:

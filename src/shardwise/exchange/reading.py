@@ -12,9 +12,8 @@ from shardwise.exchange.facts import Document, names_a_file
 from shardwise.exchange.join import Joined, join
 from shardwise.exchange.names import OPTION, RECOMPUTE_EVERY, Claim, View
 from shardwise.exchange.recognise import views_of
-from shardwise.fields import Value, plan_fields
-from shardwise.layout import Layout
-from shardwise.recipe import Recipe
+from shardwise.fields import Value
+from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS
 
 MAX_FILES = 32
 ASKED = (
@@ -36,8 +35,6 @@ GATHERING_ENGINES = ("torchtitan", "accelerate", "fsdp2", "fsdp1")
 """Engines on torch's FSDP, where ZeRO 2 is ``reshard_after_forward`` off or ``SHARD_GRAD_OP``."""
 CONFIG = "config"
 """The option, and the fact of a Python file, that holds the name of a recipe."""
-RECIPE_FIELDS = frozenset(one.name for one in plan_fields(Recipe))
-LAYOUT_FIELDS = frozenset(one.name for one in plan_fields(Layout))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

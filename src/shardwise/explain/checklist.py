@@ -5,7 +5,7 @@ from dataclasses import replace
 from shardwise.engines.table import ENGINES
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_capacity_bytes, counted_states
-from shardwise.explain.strategy_trials import StrategyTrial, settings_words, trial_named
+from shardwise.explain.strategy_trials import StrategyKind, StrategyTrial, settings_words, trial_of
 from shardwise.explain.told import compared, told
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -140,7 +140,8 @@ def _is_wide(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     layer_params = max(layer.num_params for layer, _ in model.layer_runs)
     states = counted_states(question).bytes_per_param * layer_params
     is_wide = states > LARGE_LAYER_FRACTION * capacity
-    tensor, plain = trial_named(trials, "tensor parallel with"), _fastest(trials, without="tensor")
+    tensor = trial_of(trials, "tp")
+    plain = _fastest(tuple(one for one in trials if one.plan is not None and one.plan.layout.tp == 1))
     compares, advice = "", _width_advice(question, tensor, states / capacity)
     if tensor is not None and tensor.prediction is not None and plain is not None and plain.prediction is not None:
         ratio = tensor.prediction.time.step_s / plain.prediction.time.step_s
@@ -177,16 +178,14 @@ def _width_advice(question: Plan, tensor: StrategyTrial | None, layer_fraction: 
     return f"{size}; dividing its matrices too leaves {format_gib(tensor.needed_bytes)} a GPU, which does not fit"
 
 
-def _fastest(trials: tuple[StrategyTrial, ...], *, without: str | None = None) -> StrategyTrial | None:
-    fitting = [
-        one for one in trials if one.prediction is not None and (without is None or without not in one.strategy.name)
-    ]
+def _fastest(trials: tuple[StrategyTrial, ...]) -> StrategyTrial | None:
+    fitting = [one for one in trials if one.prediction is not None]
     return min(fitting, key=lambda one: one.step_s, default=None)
 
 
 def _is_deep(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding | None:
     """Compares the activations of a pipeline's worst stage with those of the undivided model by one recipe."""
-    sharded, piped = _most_sharded(trials), trial_named(trials, "pipeline parallel")
+    sharded, piped = _most_sharded(trials), trial_of(trials, "pp")
     if sharded is None or sharded.plan is None:
         return None
     recipe = replace(sharded.plan.recipe, recompute_layers=None)
@@ -217,8 +216,8 @@ def _is_deep(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding | Non
 
 def _most_sharded(trials: tuple[StrategyTrial, ...]) -> StrategyTrial | None:
     """FSDP, or the highest ZeRO stage that the engine has, or whatever comes first."""
-    names = ("FSDP", "ZeRO-2", "ZeRO-1", "data parallel", "one GPU")
-    found = (trial_named(trials, name) for name in names)
+    kinds: tuple[StrategyKind, ...] = ("fsdp", "zero-2", "zero-1", "undivided")
+    found = (trial_of(trials, kind) for kind in kinds)
     return next((trial for trial in found if trial is not None and trial.plan is not None), None)
 
 
@@ -226,7 +225,7 @@ def _optimizer_dominates(question: Plan, trials: tuple[StrategyTrial, ...]) -> F
     states = counted_states(question)
     fraction = states.optimizer_bytes / states.bytes_per_param
     answer, numbers = _optimizer_beside(question, trials)
-    first, second = trial_named(trials, "ZeRO-1"), trial_named(trials, "ZeRO-2")
+    first, second = trial_of(trials, "zero-1"), trial_of(trials, "zero-2")
     enough = next((one for one in (first, second) if one is not None and one.prediction is not None), None)
     if enough is not None:
         advice = f"{enough.strategy.name} is enough to fit: {format_seconds(enough.step_s)} a step"
@@ -277,11 +276,11 @@ def _optimizer_beside(question: Plan, trials: tuple[StrategyTrial, ...]) -> tupl
 
 def _smallest_footprint(trials: tuple[StrategyTrial, ...], question: Plan) -> Finding | None:
     """The layout of each strategy with everything else as small as it goes."""
-    found = {trial.strategy.name: small for trial in trials if (small := _smallest(trial, question)) is not None}
+    found = {trial.strategy: small for trial in trials if (small := _smallest(trial, question)) is not None}
     if not found:
         return None
-    least = min(found, key=lambda name: found[name].value)
-    sharded = next((small for name, small in found.items() if name.startswith("FSDP")), None)
+    least = min(found, key=lambda strategy: found[strategy].value)
+    sharded = next((small for strategy, small in found.items() if strategy.kind == "fsdp"), None)
     source = found[least].source
     plan = None if source is None else source.plan
     numbers = [found[least]]
@@ -290,7 +289,7 @@ def _smallest_footprint(trials: tuple[StrategyTrial, ...], question: Plan) -> Fi
     settings = f" ({settings_words(plan)})" if plan is not None else ""
     return Finding(
         topic="checklist",
-        claim=f"Must the footprint be minimal? The smallest of the layouts below is {least} with "
+        claim=f"Must the footprint be minimal? The smallest of the layouts below is {least.name} with "
         f"{found[least].text} a GPU{settings}.",
         numbers=tuple(numbers),
         because="predicted with one sequence at a time, everything recomputed and states divided as far as they go; "
@@ -321,14 +320,14 @@ def _network(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
             claim="What is the network? One GPU communicates with nobody: 0 bytes a step.",
             suggestion="it matters with the second GPU",
         )
-    sharded = trial_named(trials, "FSDP") or trials[0]
+    sharded = trial_of(trials, "fsdp") or trials[0]
     shown = sharded if sharded.prediction is not None else _fastest(trials)
     if shown is None or shown.prediction is None:
         return _network_unknown(question)
     exposed = shown.told("exposed", "time.components_s.exposed_communication", "s")
     step = shown.told("step", "time.step_s", "s")
     share = compared("exposed of the step", exposed, step, "fraction")
-    hybrid = trial_named(trials, "HSDP")
+    hybrid = trial_of(trials, "hsdp")
     is_fast = share.value < FAST_NETWORK_FRACTION
     advice = (
         "the network keeps up; no strategy has to be chosen for its sake"

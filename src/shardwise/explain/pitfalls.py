@@ -7,7 +7,7 @@ from math import ceil
 from shardwise.claims import Claim, Verdict, near
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_capacity_bytes, counted_quantity, counted_states
-from shardwise.explain.strategy_trials import StrategyTrial, pattern_words, trial_named
+from shardwise.explain.strategy_trials import StrategyKind, StrategyTrial, pattern_words, trial_of
 from shardwise.explain.told import Predicted, compared, payload_field
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -99,8 +99,8 @@ def _on_one_gpu(question: Plan, alone: StrategyTrial) -> tuple[Finding, ...]:
 
 def _sharded_plan(trials: tuple[StrategyTrial, ...]) -> Predicted | None:
     """The best fully sharded layout, or the highest ZeRO stage of the engine."""
-    names = ("FSDP", "ZeRO-2", "ZeRO-1")
-    trial = next((one for name in names if (one := trial_named(trials, name)) is not None and one.plan), None)
+    kinds: tuple[StrategyKind, ...] = ("fsdp", "zero-2", "zero-1")
+    trial = next((one for kind in kinds if (one := trial_of(trials, kind)) is not None and one.plan), None)
     return None if trial is None or trial.plan is None else _plainly(trial.plan)
 
 
@@ -134,7 +134,7 @@ def _finding(
 
 
 def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
-    undivided, sharded = trials[0], trial_named(trials, "FSDP")
+    undivided, sharded = trials[0], trial_of(trials, "fsdp")
     if sharded is None or sharded.plan is None or undivided.plan is None:
         return None
     said = "FSDP is always better"
@@ -218,7 +218,7 @@ def _zero_3_is_free_memory(case: _Case) -> Finding | None:
 
 def _sharding_is_enough(question: Plan, trials: _Trials) -> Finding:
     """Everything that divides states alone, beside everything that divides the model."""
-    alone = [one for one in trials if not {"tensor", "pipeline", "context"} & set(one.strategy.name.split())]
+    alone = [one for one in trials if not one.strategy.divides_model]
     fitting = [one for one in alone if one.prediction is not None]
     numbers = (Quantity(name="GPUs that sharding alone can use", value=question.global_batch_size, unit="count"),)
     said = "Sharding is enough"
@@ -263,7 +263,7 @@ def _more_gpus_less_memory(case: _Case) -> Finding | None:
 
 
 def _pipelines_cut_activations(case: _Case) -> Finding | None:
-    trial = trial_named(case.trials, "pipeline parallel")
+    trial = trial_of(case.trials, "pp")
     if trial is None or trial.plan is None:
         return None
     piped = _predicted(replace(trial.plan, recipe=case.base.plan.recipe))
@@ -367,7 +367,7 @@ def _offload_is_a_little_slower(case: _Case) -> Finding | None:
 
 def _tensor_parallel_across_nodes(case: _Case) -> Finding | None:
     """The fastest layout whose tensor-parallel group leaves the node, with the same recipe as the fastest inside."""
-    cluster, inside = case.question.cluster, trial_named(case.trials, "tensor parallel with")
+    cluster, inside = case.question.cluster, trial_of(case.trials, "tp")
     per_node = cluster.node.gpus_per_node
     if cluster.num_nodes == 1 or inside is None or inside.prediction is None or inside.plan is None:
         return None

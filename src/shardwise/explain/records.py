@@ -7,6 +7,8 @@ from typing import Literal
 from shardwise.claims import Claim
 from shardwise.plan import Plan
 from shardwise.prediction import Fit, Prediction
+from shardwise.rules import Changes
+from shardwise.rules.changes import changes_text
 from shardwise.units import Bytes, Seconds, format_count, format_gb, format_gib, format_seconds
 
 __all__ = ["Explanation", "Finding", "Quantity", "QuantityUnit", "Source", "Topic", "VerifiedChange"]
@@ -79,8 +81,8 @@ class Finding:
 class VerifiedChange:
     """An edit of a plan together with what the edited plan was predicted to need."""
 
-    edit: str
-    """The edit as it is typed, such as ``recompute=full`` or ``num_nodes=16``."""
+    changes: Changes
+    """Fields to type into the plan's file, or into the cluster's description where it is other hardware."""
     cost: str
     """The edit's cost in words: more compute, more communication, slower steps, more money, other numerics."""
     effort: int
@@ -99,6 +101,11 @@ class VerifiedChange:
     step_s: Seconds
     step_ratio: float
     """Step time of the edited plan over that of the original plan."""
+
+    @property
+    def edit(self) -> str:
+        """The edit as it is typed, such as ``recompute=full`` or ``num_nodes=16``."""
+        return changes_text(self.changes)
 
     @property
     def fits(self) -> bool:

@@ -3,13 +3,13 @@
 A rule is a function of the plan and of what is here; it starts no process and imports no torch.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.errors import ShardwiseError
 from shardwise.families.build import contradicting_class, two_names_sentence
+from shardwise.families.catalogue import written_config
 from shardwise.launch.surroundings import Surroundings
 from shardwise.plan import Plan
 from shardwise.schedules.table import SCHEDULE_KINDS
@@ -175,8 +175,7 @@ def packages_are_there(case: Case) -> Iterator[LintFinding]:
 
 def model_is_named_once(case: Case) -> Iterator[LintFinding]:
     """transformers builds by ``model_type``, and what serves an exported model may go by ``architectures``."""
-    spec: object = json.loads(case.plan.model.spec_json or "null")
-    other = contradicting_class(spec) if isinstance(spec, dict) else ""
+    other = contradicting_class(written_config(case.plan.model))
     if other:
         yield LintFinding(
             rule="model-type",

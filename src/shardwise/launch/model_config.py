@@ -1,10 +1,9 @@
 """The Hugging Face config of a plan's model, whether the plan names it, holds it or only says how large it is."""
 
-import json
 from collections.abc import Mapping
 
 from shardwise.errors import ModelError
-from shardwise.families.catalogue import catalogue_config
+from shardwise.families.catalogue import written_config
 from shardwise.model import AttentionSpec, DenseSpec, ModelSpec
 from shardwise.step.native_engine import OWN_DECODER_TYPES
 from shardwise.train.decoder.config import completed
@@ -17,12 +16,7 @@ def model_config(model: ModelSpec) -> Mapping[str, object]:
         ModelError: the model was built by hand, nobody says which model it is, or only its size is known and it is no
             Llama-like decoder.
     """
-    spec: object = json.loads(model.spec_json) if model.spec_json else None
-    if isinstance(spec, str):
-        return _whole(catalogue_config(spec), model)
-    if isinstance(spec, Mapping) and "num_parameters" not in spec:
-        return _whole(spec, model)
-    return _whole(_llama_config(model), model)
+    return _whole(written_config(model) or _llama_config(model), model)
 
 
 def _whole(fields: Mapping[str, object], model: ModelSpec) -> Mapping[str, object]:

@@ -80,7 +80,7 @@ GAPS = (
             is_asked=lambda plan, name=name: plan.recipe.attention_kernel == name,  # type: ignore[misc]
             fix="set attention_kernel to null (leave out --attention-kernel)",
         )
-        for name in ("fa3", "fa4", "flex")
+        for name in ("fa1", "fa3", "fa4", "flex")
     ),
     Gap(
         what="choice of kernels under context parallelism, which FlashAttention-2 computes",

@@ -4,9 +4,9 @@ Source: transformers 5.24.0, ``MODEL_FOR_CAUSAL_LM_MAPPING_NAMES`` and ``_suppor
 2026-11-29; ``tests/launch/test_transformers_models.py`` compares with the version that is installed.
 """
 
-import json
 from collections.abc import Mapping
 
+from shardwise.families.catalogue import written_config
 from shardwise.families.wrappers import WRAPPERS, wrapped_text
 from shardwise.model import ModelSpec
 
@@ -194,8 +194,7 @@ def has_class(model: ModelSpec) -> bool:
 
 def is_wrapped(model: ModelSpec) -> bool:
     """Whether the model is a language model with parts for images or sound around it, of a known wrapper or not."""
-    fields: object = json.loads(model.spec_json) if model.spec_json else None
-    return model.model_type in WRAPPERS or (isinstance(fields, dict) and wrapped_text(fields) is not None)
+    return model.model_type in WRAPPERS or wrapped_text(written_config(model)) is not None
 
 
 def needs_eager_attention(model: ModelSpec) -> bool:

@@ -49,11 +49,11 @@ def step_time_spread(time: TimePrediction) -> Spread:
 
 
 def goodput_spread(goodput: Goodput) -> Spread:
-    """Cost factors from the best published failure rate to the worst."""
+    """Cost factors from the best published failure rate to the worst with a slow host."""
     best, worst = format_percent(goodput.high_fraction), format_percent(goodput.low_fraction)
     return Spread(
         assumption="goodput",
-        basis=f"{best} to {worst}, the best and the worst published failure rates",
+        basis=f"{best} to {worst}, the best and the worst published failure rates, the worst with a slow host",
         low_ratio=goodput.fraction / goodput.high_fraction,
         high_ratio=goodput.fraction / goodput.low_fraction,
     )

@@ -52,7 +52,8 @@ def without_switches(plan: Plan, *, keeps_stage: bool = False) -> Iterator[Witho
 def predicted_without(bare: Plan, now: MemoryPrediction) -> Prediction | None:
     """The prediction of a plan with one switch less; ``None`` where the switch saves memory."""
     memory = predict_fullest_memory(bare)
-    is_as_safe = memory.fits_device and memory.fits_host and (now.is_borderline or not memory.is_borderline)
+    fits, fitted = (found.fits_device and found.fits_host for found in (memory, now))
+    is_as_safe = (fits or not fitted) and (now.is_borderline or not memory.is_borderline)
     if not is_as_safe or memory.needed_bytes > (1 + NOTHING_FRACTION) * now.needed_bytes:
         return None
     return predict(bare, memory=memory)

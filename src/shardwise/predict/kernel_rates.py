@@ -184,6 +184,13 @@ SCALED_ATTENTION = (
     ),
     ScaledAttention(kernel="fa4", archs=("Hopper",), of="fa3", source="no figures"),
     ScaledAttention(
+        kernel="fa1",
+        of="fa2",
+        forward_ratio=0.55,
+        backward_ratio=0.48,
+        source="on A100, arXiv:2307.08691 sections 1 and 4.1, 2023-07",
+    ),
+    ScaledAttention(
         kernel="efficient",
         archs=("CDNA",),
         of="fa2",

@@ -3,17 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from shardwise.cluster import Cluster
-from shardwise.engines.table import engine_profile
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import timed_operations
 from shardwise.predict.block_tasks import TimedCall, block_tasks, is_in_block, is_under_other_blocks
 from shardwise.predict.block_time import BlockTimes, block_times
-from shardwise.predict.communication import TunedCall, collective_call, collective_time_s
+from shardwise.predict.call_times import CallTimes
+from shardwise.predict.communication import TunedCall
 from shardwise.predict.compute import PhaseTimes, computed_again
-from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
-from shardwise.predict.group_placement import GroupPlacement, place_group
+from shardwise.predict.concurrency import overlapped_s
 from shardwise.predict.launches import QUEUED_LAUNCHES, Launched, launched, launches_ahead
 from shardwise.predict.machine_rates import machine_rates
 from shardwise.predict.stage_passes import StagePass, exposed_calls, plain_runs, stage_passes
@@ -136,15 +134,12 @@ class StageClock:
     def __init__(self, plan: Plan, *, is_free: Callable[[Collective], bool] | None = None) -> None:
         self._plan = plan
         self._is_free = is_free
-        self._cluster: Cluster = plan.cluster
-        self._profile = engine_profile(plan.engine)
         self._book = BlockBook(plan)
         self._rates = machine_rates(plan, num_gpus=plan.layout.world_size)
         self._groups: dict[int, PhaseTimes] = {}
         self._durations: dict[int, tuple[Seconds, ...]] = {}
         self._blocks: dict[int, BlockTimes] = {}
-        self._placements: dict[tuple[int, int, bool], GroupPlacement] = {}
-        self._calls: dict[tuple[str, str, int, int, int], Seconds] = {}
+        self._calls = CallTimes(plan)
         self._stages: dict[tuple[object, ...], StageTime] = {}
 
     def stage_time(self, stage: Stage) -> StageTime:
@@ -253,31 +248,12 @@ class StageClock:
 
     def call(self, call: Collective) -> TunedCall:
         """The algorithm and protocol that NCCL chooses for one call of a collective, and what limits the call."""
-        return collective_call(call, placement=self._placement(call))
-
-    def _placement(self, call: Collective) -> GroupPlacement:
-        is_chain = call.kind == "send_recv" and call.axis == "pp"
-        where = (call.group_size, call.stride, is_chain)
-        placement = self._placements.get(where)
-        if placement is None:
-            placement = self._placements[where] = place_group(
-                cluster=self._cluster,
-                size=call.group_size,
-                stride=call.stride,
-                has_in_switch_reduction=self._profile.has_in_switch_reduction,
-                is_chain=is_chain,
-            )
-        return placement
+        return self._calls.tuned(call)
 
     def _timed(self, call: Collective) -> TimedCall:
         if self._is_free is not None and self._is_free(call):
             return TimedCall(collective=call, call_s=0.0, slowdown_ratio=1.0)
-        placement = self._placement(call)
-        key = (call.kind, call.axis, call.num_bytes, call.group_size, call.stride)
-        found = self._calls.get(key)
-        if found is None:
-            found = self._calls[key] = collective_time_s(call, placement=placement)
-        return TimedCall(collective=call, call_s=found, slowdown_ratio=slowdown_ratio(placement))
+        return self._calls.timed(call)
 
 
 def _data_parallel(

@@ -5,12 +5,15 @@ Pictures of lessons and of fronts have colours that read on light and dark (``fr
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from xml.sax.saxutils import escape
 
 WIDTH = 1000.0
 MARGIN = 16.0
 TITLE_HEIGHT = 30.0
 NOTE_HEIGHT = 18.0
+NOTE_LETTERS = 130
+"""A line of a note that fits the width in any common font."""
 KEY_ROW_HEIGHT = 20.0
 STYLE = """\
 .bg{fill:#ffffff}.ink{fill:#222222}.soft{fill:#666666}.line{stroke:#888888}.grid{stroke:#dddddd}
@@ -56,8 +59,8 @@ def titled(title: str, note: str, body: Drawing) -> Drawing:
         "</g>",
     ]
     height = TITLE_HEIGHT + body.height
-    if note:
-        elements.append(text(MARGIN, height + 13, note, style="soft"))
+    for row in wrap(note, NOTE_LETTERS):
+        elements.append(text(MARGIN, height + 13, row, style="soft"))
         height += NOTE_HEIGHT
     return Drawing(elements=tuple(elements), height=height + MARGIN)
 

@@ -24,7 +24,7 @@ COMPONENT_COLOURS: dict[MemoryComponent, str] = {
 
 LABEL_WIDTH = 84.0
 BAR_WIDTH = 640.0
-AMOUNT_WIDTH = 96.0
+AMOUNT_WIDTH = 116.0
 BAR_HEIGHT = 22.0
 ROW_HEIGHT = 30.0
 TOP = 44.0
@@ -59,7 +59,10 @@ def memory_svg(memory: MemoryPrediction, *, title: str) -> str:
     return on_white(
         parts,
         size=(LABEL_WIDTH + BAR_WIDTH + AMOUNT_WIDTH, height),
-        label=f"{title}: the fullest GPU holds {format_gib(memory.worst.device_used_bytes)}",
+        label=(
+            f"{title}: the fullest GPU needs {format_gib(memory.needed_bytes)} and holds "
+            f"{format_gib(memory.worst.device_used_bytes)} with cached blocks"
+        ),
     )
 
 
@@ -77,7 +80,11 @@ def _stage_row(stage: StageMemory, *, row: int, scale: Scale) -> Iterator[str]:
         height=BAR_HEIGHT,
     )
     end = LABEL_WIDTH + BAR_WIDTH + 8
-    yield f"<text x='{end:.0f}' y='{y + 16:.1f}'>{format_gib(stage.device_used_bytes)}</text>"
+    yield f"<text x='{end:.0f}' y='{y + 10:.1f}'>needs {format_gib(stage.needed_bytes)}</text>"
+    yield (
+        f"<text x='{end:.0f}' y='{y + 24:.1f}' fill='#666' font-size='11'>holds {format_gib(stage.device_used_bytes)}"
+        "<title>with the blocks that the allocator keeps for later and gives back before it fails</title></text>"
+    )
 
 
 def _capacity_line(memory: MemoryPrediction, *, scale: Scale, bars_end: float) -> str:

@@ -37,9 +37,9 @@ def sweep_screen(result: SweepResult, context: ScreenContext, *, style: TextStyl
     if row is None or row.best is None:
         return screen_text(_missed_sections(result, context, width), style=style)
     best = row.best
-    label = f"Recommended of {len(result.rows)} clusters: "
+    label = f"Recommended of {len(result.rows)} clusters: " if len(result.rows) > 1 else "Recommended: "
     sections: list[Section] = [
-        question_section(best.plan, context, width, place=f"{len(result.rows)} clusters"),
+        question_section(best.plan, context, width, place=_place(result)),
         [
             *lines_of(cluster_text(row.question.cluster), width=width, most=2, label=label, look="bold green"),
             *recommendation_lines(best.plan, best.prediction, width, label=INDENT, look=""),
@@ -51,10 +51,15 @@ def sweep_screen(result: SweepResult, context: ScreenContext, *, style: TextStyl
     return screen_text(sections, style=style)
 
 
+def _place(result: SweepResult) -> str:
+    num_rows = len(result.rows)
+    return f"{num_rows} clusters" if num_rows > 1 else cluster_text(result.rows[0].question.cluster)
+
+
 def _missed_sections(result: SweepResult, context: ScreenContext, width: int) -> list[Section]:
     question = result.rows[0].question
     return [
-        question_section(question, context, width, place=f"{len(result.rows)} clusters"),
+        question_section(question, context, width, place=_place(result)),
         lines_of(result.why, width=width, most=4, look="bold red"),
         _row_lines(result, width),
         target_lines(result.changes, width),

@@ -35,7 +35,8 @@ def run_cost_parts(report: RunCostReport, *, has_unused: bool) -> Iterator[Rende
 def summary(report: RunCostReport) -> str:
     """How many lie inside, and what the band of the others was."""
     groups = (
-        ("where the source prints no rate, by the default MFU", [row for row in report.rows if row.is_default]),
+        ("by a predicted step of the set-up that the source states", [row for row in report.rows if row.is_of_setup]),
+        ("where it states neither set-up nor rate, by the default MFU", [row for row in report.rows if row.is_default]),
         ("by the rate that it prints", [row for row in report.rows if row.is_of_rate]),
         ("of single steps of its own arithmetic", [row for row in report.rows if row.is_step]),
     )
@@ -43,8 +44,10 @@ def summary(report: RunCostReport) -> str:
         f"{sum(row.is_in_band for row in rows)} of {len(rows)} {name} (median error {_median_error(rows)})"
         for name, rows in groups
     )
+    blind = [row for row in report.rows if row.is_blind]
     return (
-        f"Inside their band lie {said}. Only the first are predicted blind; the others repeat what the source prints. "
+        f"Inside their band lie {said}. Only the first {len(blind)} are predicted blind (median error "
+        f"{_median_error(blind)}); the others repeat what the source prints. "
         f"{len(report.unused)} rows "
         "state too little (--unused says what). The band of the default MFU holds the middle four fifths of published "
         "rates. Nothing is fitted on these bills. A bill above its band bought more than steps at a usual rate: old "

@@ -5,7 +5,6 @@ Predictions reach :func:`peak_sets` through ``step/in_flight.py``; the course sh
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from shardwise.schedules.actions import Order
 from shardwise.schedules.make import make_schedule
@@ -51,19 +50,6 @@ def peak_in_flight(shape: ScheduleShape) -> tuple[InFlight, ...]:
         )
         for rank, order in enumerate(schedule.orders)
     )
-
-
-@lru_cache(maxsize=256)
-def kept_micro_batches(shape: ScheduleShape, /, *, waiting_fraction: float = 1.0) -> tuple[float, ...]:
-    """Activation sets of a whole rank that each rank keeps at its worst moment.
-
-    Args:
-        shape: the schedule.
-        waiting_fraction: share of a set that is still kept between input gradient and weight gradient.
-    """
-    schedule = make_schedule(shape)
-    vpp = schedule.chunks_per_rank
-    return tuple(peak_sets(order, waiting_fraction=waiting_fraction) / vpp for order in schedule.orders)
 
 
 def peak_sets(order: Order, *, waiting_fraction: float = 1.0, set_sizes: Sequence[float] = ()) -> float:

@@ -246,8 +246,8 @@ class BlockTimes:
         joined_s = 0.0
         if joins_messages(context):
             whole = replace(send, kind="all_gather", axis="tp", group_size=tp, num_bytes=tp * send.num_bytes, stride=1)
-            joined_s = self.machine.call_s(whole)
-        return (self.machine.call_s(send) + joined_s,)
+            joined_s = self.machine.calls.seconds(whole)
+        return (self.machine.calls.seconds(send) + joined_s,)
 
     def of_sharding(self, key: Key) -> tuple[float, ...]:
         """``SHARDING_FIELDS`` of a stage with one block of each shape, then with one more of each in turn.
@@ -306,9 +306,9 @@ class BlockTimes:
             slowing_s = 0.0
             for call in calls:
                 if call.is_overlappable and call.phase == phase:
-                    duration_s = call.count * self.machine.call_s(call)
+                    duration_s = call.count * self.machine.calls.seconds(call)
                     by_axis[call.axis] += duration_s
-                    slowing_s += (self.machine.slowdown_of(call) - 1) * duration_s
+                    slowing_s += (self.machine.calls.slowdown_ratio(call) - 1) * duration_s
             found += [max(by_axis.values(), default=0.0), slowing_s]
         return (exposed_s, *found)
 
@@ -330,7 +330,7 @@ class BlockTimes:
             return 0.0
         selective = replace(context, plan=replace(context.plan, recipe=recipe))
         calls = block_collectives(self.probes.shapes[shape], selective)
-        return sum(call.count * self.machine.call_s(call) for call in calls if call.phase == "recompute")
+        return sum(call.count * self.machine.calls.seconds(call) for call in calls if call.phase == "recompute")
 
     def _block_context(self, key: Key) -> StageContext:
         tp, cp, ep, expert_tp, sequence_parallel, micro_batch_size, zero_stage, _ = key
@@ -354,7 +354,7 @@ class BlockTimes:
         """Exposed and hideable seconds of one step's calls."""
         exposed = hideable = 0.0
         for call in calls:
-            duration_s = call.count * self.machine.call_s(call)
+            duration_s = call.count * self.machine.calls.seconds(call)
             if call.is_overlappable:
                 hideable += duration_s
             else:

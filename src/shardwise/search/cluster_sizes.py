@@ -1,11 +1,10 @@
 """The clusters of a sweep: GPU types with or without a price, each in several sizes, and the batch they share."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import lcm
 
-from shardwise.catalog import read_cluster
+from shardwise.catalog import priced_cluster, read_cluster
 from shardwise.cluster import Cluster
 from shardwise.errors import ClusterError, ShardwiseError
 from shardwise.search.bounds import MAX_DEGREE, IntRange
@@ -79,11 +78,7 @@ def typed_cluster(gpu_type: GpuType, num_gpus: int) -> Cluster | str:
     if num_gpus % unit.num_gpus:
         return f"{num_gpus} GPUs do not fill {gpu_type.name} servers of {unit.num_gpus}"
     try:
-        cluster = read_cluster(f"{num_gpus // unit.num_gpus}x{gpu_type.name}")
-        if gpu_type.usd_per_gpu_hour is None:
-            return cluster
-        described = json.loads(cluster.spec_json)
-        return read_cluster({**described, "usd_per_gpu_hour": gpu_type.usd_per_gpu_hour})
+        return priced_cluster(read_cluster(f"{num_gpus // unit.num_gpus}x{gpu_type.name}"), gpu_type.usd_per_gpu_hour)
     except ShardwiseError as error:
         if error.code != "cluster-partial-node":
             raise

@@ -8,20 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardwise.cluster import Cluster
-from shardwise.engines.table import engine_profile
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import TimedOperation
-from shardwise.predict.block_tasks import TimedCall, block_tasks
+from shardwise.predict.block_tasks import block_tasks
 from shardwise.predict.block_time import block_waits_s
-from shardwise.predict.communication import collective_time_s
+from shardwise.predict.call_times import CallTimes
 from shardwise.predict.compute import PhaseTimes
-from shardwise.predict.concurrency import slowdown_ratio
-from shardwise.predict.group_placement import GroupPlacement, place_group
 from shardwise.predict.machine_rates import MachineRates, machine_rates
 from shardwise.step.collectives import block_collectives
-from shardwise.step.inventory import Collective, Operation
+from shardwise.step.inventory import Operation
 from shardwise.step.operations import GroupPart
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Seconds
@@ -71,10 +67,7 @@ class Machine:
                 context.plan,
                 layer,
                 timed,
-                [
-                    TimedCall(collective=call, call_s=self.call_s(call), slowdown_ratio=self.slowdown_of(call))
-                    for call in calls
-                ],
+                [self.calls.timed(call) for call in calls],
                 time_of=self._rates.operation_s,
                 moves_bytes_per_s=self._rates.moves_bytes_per_s,
             )
@@ -88,44 +81,11 @@ class Machine:
     def _waits(self) -> dict[tuple[object, ...], tuple[Seconds, Seconds]]:
         return {}
 
-    def slowdown_of(self, call: Collective) -> float:
-        """How much a call and computation slow each other down."""
-        return slowdown_ratio(self._placement_of(call))
-
-    def call_s(self, call: Collective) -> Seconds:
-        """Seconds of one call of a collective."""
-        key = (call.kind, call.axis, call.num_bytes, call.group_size, call.stride)
-        found = self._calls.get(key)
-        if found is None:
-            found = self._calls[key] = collective_time_s(call, placement=self._placement_of(call))
-        return found
-
-    @property
-    def _cluster(self) -> Cluster:
-        return self.question.cluster
-
-    def _placement_of(self, call: Collective) -> GroupPlacement:
-        """The placement of a call's ranks; of neighbours in a pipeline, some lie on both sides of a host's end."""
-        is_chain = call.kind == "send_recv" and call.axis == "pp"
-        key = (call.group_size, call.stride, is_chain)
-        if key not in self._placements:
-            self._placements[key] = place_group(
-                cluster=self._cluster,
-                size=call.group_size,
-                stride=call.stride,
-                has_in_switch_reduction=engine_profile(self.question.engine).has_in_switch_reduction,
-                is_chain=is_chain,
-            )
-        return self._placements[key]
-
     @cached_property
-    def _placements(self) -> dict[tuple[int, int, bool], GroupPlacement]:
-        return {}
-
-    @cached_property
-    def _calls(self) -> dict[tuple[str, str, int, int, int], Seconds]:
-        return {}
+    def calls(self) -> CallTimes:
+        """Seconds of collective calls."""
+        return CallTimes(self.question)
 
     @cached_property
     def _rates(self) -> MachineRates:
-        return machine_rates(self.question, num_gpus=self._cluster.num_gpus)
+        return machine_rates(self.question, num_gpus=self.question.cluster.num_gpus)

@@ -27,11 +27,6 @@ class Combined:
         keys, of_row = distinct_keys(columns)
         return cls(keys=keys, of_row=of_row)
 
-    def beside(self, others: Sequence[IntColumn]) -> "Combined":
-        """These columns combined with further ones."""
-        keys, of_row = distinct_keys([self.of_row, *others])
-        return Combined(keys=[(*self.keys[own], *rest) for own, *rest in keys], of_row=of_row)
-
 
 class Table:
     """A function of integer keys with its results remembered, looked up for whole columns at once."""

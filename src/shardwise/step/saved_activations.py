@@ -62,8 +62,6 @@ class BlockContext:
     has_fused_norm: bool
     has_fused_activation: bool
     saves_gathered_input: bool
-    expands_key_values: bool
-    """Whether grouped keys and values are repeated to all heads before attention."""
     attention_dropout: bool
     hidden_dropout: bool
     saves_attention_input: bool
@@ -249,10 +247,9 @@ def _attention(prefix: str, spec: AttentionSpec, context: BlockContext) -> Itera
     size = context.element_bytes
     heads = spec.num_attention_heads / context.tp
     kv_heads = max(spec.num_key_value_heads / context.tp, min(1, spec.num_key_value_heads))
-    if context.expands_key_values or spec.kind == "mla":
-        kv_heads = heads
     tokens = context.tokens
     if spec.kind == "mla":
+        kv_heads = heads
         yield from _latent(prefix, spec, context)
     if spec.has_qk_norm:
         pre_norm = tokens * (heads + kv_heads) * spec.head_dim * size

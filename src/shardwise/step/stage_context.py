@@ -256,7 +256,6 @@ class StageContext:
             or (self.is_native_engine and not self.plan.cluster.runs_on_cpu),
             has_fused_activation=self.profile.has_fused_activation or recipe.compile or recipe.liger_kernels,
             saves_gathered_input=self.profile.saves_gathered_input & layout.sequence_parallel,
-            expands_key_values=False,
             attention_dropout=model.attention_dropout_fraction > 0,
             hidden_dropout=model.hidden_dropout_fraction > 0,
             saves_attention_input=not self.adapted_input_bytes,

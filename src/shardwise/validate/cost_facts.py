@@ -4,8 +4,11 @@ import csv
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from typing import Any
 
 from shardwise.families import read_model
+from shardwise.plan import Plan
+from shardwise.plan_file import read_plan
 from shardwise.predict.model_flop import model_flop_per_token
 from shardwise.units import Flop
 
@@ -44,6 +47,8 @@ class CostFacts:
     """Training tokens; ``15T+`` reaches up to the next digit, ``~22T`` half a unit of the last digit to either side."""
     tokens_per_s_per_gpu: Span | None = None
     """The rate that the source prints of its run, with half a unit of its last digit."""
+    setup: str = ""
+    """How the run was set up where its source says so: fields of a plan by their path, as ``layout.tp=4``."""
     printed: Span | None = None
     """The bill's own figure with half a unit of its last digit, or the range that an ``at most`` leaves."""
     members: tuple[str, ...] = ()
@@ -63,6 +68,23 @@ class CostFacts:
             return None
         return model_flop_per_token(read_model(self.model), seq_len=self.seq_len)
 
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that repeats the run; ``None`` where its set-up is not stated."""
+        if not self.setup:
+            return None
+        fields: dict[str, Any] = {"model": self.model, "recipe": {"seq_len": self.seq_len}, "layout": {}}
+        for word in self.setup.split():
+            path, _, value = word.partition("=")
+            section, _, name = path.rpartition(".")
+            (fields[section] if section else fields)[name] = _value(value)
+        return read_plan(fields)
+
+
+def _value(text: str) -> str | int | bool:
+    """A value of a set-up: whether, how many, or a name."""
+    return text == "true" if text in ("true", "false") else int(text) if text.isdigit() else text
+
 
 @lru_cache
 def cost_facts() -> dict[str, CostFacts]:
@@ -77,6 +99,7 @@ def _facts(cells: dict[str, str]) -> CostFacts:
         seq_len=int(cells["seq_len"] or 0),
         tokens=span(cells["tokens"]),
         tokens_per_s_per_gpu=span(cells["tokens_per_s_per_gpu"]),
+        setup=cells["setup"],
         printed=span(cells["printed"]),
         members=tuple(cells["members"].split()),
         goodput_fraction=float(cells["goodput"]) if cells["goodput"] else None,

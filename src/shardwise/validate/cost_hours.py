@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from shardwise.cluster import Gpu
 from shardwise.formulas.flop_counts import six_n_flop_per_token
+from shardwise.plan import Plan
 from shardwise.predict.cost import TYPICAL_MFU_FRACTION
 from shardwise.predict.cost_sensitivity import HIGH_MFU_FRACTION, LOW_MFU_FRACTION
 from shardwise.predict.goodput import predict_goodput
@@ -14,6 +15,7 @@ from shardwise.validate.rows import MeasurementRow
 HOURS_PER_DAY = SECONDS_PER_DAY / SECONDS_PER_HOUR
 DEFAULT_MFU_BASIS = "the default MFU"
 OWN_RATE_BASIS = "the source's rate"
+SETUP_BASIS = "a predicted step of its set-up"
 UNSTATED_GPUS = 2048
 """Assumed for goodput alone where the source does not say how many; a job of 512 differs by two points."""
 
@@ -72,17 +74,30 @@ class StatedRun:
 
 
 def predicted_hours(run: StatedRun) -> Hours | None:
-    """GPU-hours by the source's own rate, its own MFU or the default one; ``None`` without parameters or tokens."""
-    tokens, rate = run.tokens, run.facts.tokens_per_s_per_gpu
+    """GPU-hours by the source's own rate, a step of its set-up, its own MFU or the default one.
+
+    ``None`` without parameters or tokens.
+    """
+    tokens, rate, plan = run.tokens, run.facts.tokens_per_s_per_gpu, run.facts.plan
     if tokens is None:
         return None
     if rate is not None:
         return _at_rates(run, tokens, (rate.middle, rate.low, rate.high), f"{OWN_RATE_BASIS}: tokens per second")
+    if plan is not None:
+        return _at_rates(run, tokens, _setup_rates(plan), SETUP_BASIS)
     if run.flop_per_token is None:
         return None
     mfu, basis = _mfu(run.row)
     rates = [fraction * run.peak_flop_per_s / run.flop_per_token for fraction in mfu]
     return _at_rates(run, tokens, (rates[0], rates[1], rates[2]), basis)
+
+
+def _setup_rates(plan: Plan) -> tuple[float, float, float]:
+    """Tokens per second of a GPU at the predicted step, and at both ends of its band."""
+    from shardwise.predict.time import predict_time  # noqa: PLC0415  the model is heavy
+
+    time, tokens = predict_time(plan)[0], plan.tokens_per_step / plan.layout.world_size
+    return tokens / time.step_s, tokens / time.step_high_s, tokens / time.step_low_s
 
 
 def _at_rates(run: StatedRun, tokens: Span, tokens_per_s: tuple[float, float, float], basis: str) -> Hours:

@@ -1,8 +1,9 @@
 """Published costs of whole training runs beside what the cost model says of them: GPU-hours, days, dollars, energy.
 
-GPU-hours are predicted from the model, tokens and hardware, with the rate the source reports for its run, or else with
-the default MFU and the band of published ones. The other figures follow from the hours and days that the source prints,
-so they test one step each: hours over GPUs, hours times price, hours times power, a total as the sum of its parts.
+GPU-hours are predicted from the model, tokens and hardware, with the rate the source reports for its run, the predicted
+step of the set-up that it states, or else the default MFU and the band of published ones. The other figures follow from
+the hours and days that the source prints, so they test one step each: hours over GPUs, hours times price, hours times
+power, a total as the sum of its parts.
 """
 
 import re
@@ -14,7 +15,14 @@ from shardwise.catalog import load_gpu
 from shardwise.cluster import Gpu
 from shardwise.formulas import run_cost
 from shardwise.validate.cost_facts import CostFacts, Span, cost_facts
-from shardwise.validate.cost_hours import DEFAULT_MFU_BASIS, OWN_RATE_BASIS, StatedRun, predicted_hours, run_hours
+from shardwise.validate.cost_hours import (
+    DEFAULT_MFU_BASIS,
+    OWN_RATE_BASIS,
+    SETUP_BASIS,
+    StatedRun,
+    predicted_hours,
+    run_hours,
+)
 from shardwise.validate.records import UnusedRow
 from shardwise.validate.rows import MeasurementRow, read_rows
 
@@ -76,6 +84,16 @@ class RunCostComparison:
         return self.basis == DEFAULT_MFU_BASIS
 
     @property
+    def is_of_setup(self) -> bool:
+        """Whether the step of the set-up that the source states was predicted."""
+        return self.basis == SETUP_BASIS
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the source states no rate that the prediction could repeat."""
+        return self.is_default or self.is_of_setup
+
+    @property
     def is_of_rate(self) -> bool:
         """Whether the band is that of the source's own rate."""
         return self.basis.startswith(OWN_RATE_BASIS)
@@ -83,7 +101,7 @@ class RunCostComparison:
     @property
     def is_step(self) -> bool:
         """Whether it is a step of the source's own arithmetic."""
-        return not self.is_default and not self.is_of_rate
+        return not self.is_blind and not self.is_of_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

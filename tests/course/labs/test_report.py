@@ -21,6 +21,7 @@ TWO_GPUS = replace(FOUR_GPUS, num_processes=2, gpu="h200-sxm")
 def measurement(*, step_s=1.0, tokens=100.0, parts=None, peak=1000, activations=0, families=(), exposed_s=0.0):
     return {
         "environment": {"device": "made up"},
+        "steps": [{"step": number, "step_s": step_s} for number in range(1, 8)],
         "memory": {
             "peak_allocated_bytes": peak,
             "host_bytes": 0,
@@ -82,6 +83,23 @@ def test_memory_compares_the_states_with_ddp():
     assert (division.computed, division.verdict) == (2.0, "right")
     room = found["FSDP holds a larger model in the memory of DDP's small one"]
     assert (room.said, room.computed, room.verdict) == ("3.0x the model", "1.50x the peak", "loose")
+
+
+def test_the_stages_of_zero_are_told_apart():
+    """They peaked at the same memory with one micro-batch a step, where ZeRO-1 has nothing to add up."""
+    trials = planned_trials(find_lab("memory"), HERE, folder=Path("out"))[:4]
+    ddp, zero_1, zero_2, fsdp = (
+        [
+            quantity.predicted(
+                Outcome(trial=at.trial, plan=at.plan, prediction=at.prediction, measurement=None, folder=at.folder)
+            )
+            for quantity in find_lab("memory").quantities
+        ]
+        for at in trials
+    )
+    assert ddp[0] > 1.2 * zero_1[0] > 1.05 * 1.2 * zero_2[0] > 1.1 * 1.05 * 1.2 * fsdp[0]
+    assert ddp[1] == 2 * zero_1[1] == 2 * zero_2[1] == 2 * fsdp[1]
+    assert zero_1[2] == zero_2[2] > ddp[2] > fsdp[2]
 
 
 ONE_GPU = replace(FOUR_GPUS, num_processes=1)
@@ -312,6 +330,19 @@ def test_steps_that_differ_get_no_verdict():
     (claim,) = found.values()
     assert (claim.computed, claim.verdict) == (pytest.approx(0.9), "unclear")
     assert claim.note.startswith("no verdict: steps of 'DDP, small' differ by 1.7 times")
+
+
+def test_a_single_step_gets_no_verdict_and_no_conclusion():
+    """Four steps leave one behind the warm-up: prefetching was said to save 55 % on a machine that was busy."""
+    measured = {
+        "no prefetch": with_steps(1.96, step_s=1.96, looked_into=()),
+        "one unit ahead": with_steps(0.88, step_s=0.88, looked_into=()),
+    }
+    (claim,) = find_lab("prefetch").claims(outcomes("prefetch", measured))
+    assert claim.verdict == "unclear"
+    assert "is that of 1 of its steps" in claim.note
+    assert claim.note.endswith("2 more --steps tell more")
+    assert find_lab("prefetch").conclusion(outcomes("prefetch", measured)) == ""
 
 
 def test_wrong_is_said_only_when_single_steps_say_so_too():

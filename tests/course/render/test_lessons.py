@@ -32,8 +32,10 @@ from shardwise.course.render.json_lesson import lessons_object
 from shardwise.course.render.lesson_cells import cell_text
 from shardwise.course.render.svg_gantt import merged
 from shardwise.course.render.svg_lesson import lessons_svg
+from shardwise.course.render.svg_placement import placement_svg
 from shardwise.course.render.text_lesson import lesson_heading_text, lessons_text, step_texts
 from shardwise.errors import SimulationError
+from shardwise.layout import Layout
 
 GOLDEN = Path(__file__).parent / "golden"
 SENDS = (
@@ -61,6 +63,7 @@ GANTT = GanttPicture(
         ),
         GanttLane(name="rank 1", bars=(GanttBar(kind="odd <kind>", start=1, end=5),)),
     ),
+    numbered="micro-batch",
     held_name="micro-batches",
 )
 CURVES = CurvePicture(
@@ -124,6 +127,14 @@ def test_the_picture_is_well_formed_and_draws_every_bar_and_message():
     assert "bubble, 2 units to 3 units" in titles
     assert "odd <kind>, 1 units to 5 units" in titles
     assert "0 to 1: chunk 1, 1.00 KiB, added" in titles
+
+
+def test_numbers_in_bars_have_a_legend_and_a_long_note_has_several_lines():
+    """A note of one line ran out of the picture at "in the next stag"."""
+    texts = [one.text for one in ElementTree.fromstring(lessons_svg([LESSON])).iter("{http://www.w3.org/2000/svg}text")]
+    assert "number: micro-batch" in texts
+    placed = ElementTree.fromstring(placement_svg(Layout(tp=2, pp=2, dp_shard=2)))
+    assert all(len(one.text) <= 130 for one in placed.iter("{http://www.w3.org/2000/svg}text"))
 
 
 def test_a_lesson_without_pictures_is_not_drawn():

@@ -13,6 +13,19 @@ MARKED = (
 UNMARKED = MARKED.replace("{% generation %}", "").replace("{% endgeneration %}", "")
 WITH_TOOLS = "{% if tools %}[{% for t in tools %}{{ t.function.name }}{% endfor %}]{% endif %}" + UNMARKED
 FORGETFUL = UNMARKED.replace("{{ m.content }}<end>{% else", "{{ m.content if loop.last else '' }}<end>{% else")
+WITH_CALLS = WITH_TOOLS.replace(
+    "{{ m.content }}<end>{% else",
+    "{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}"
+    "{{ m.content }}<end>{% else",
+)
+NO_OLD_THOUGHTS = UNMARKED.replace(
+    "{{ m.content }}<end>{% else", "{{ '(hm)' + m.content if loop.last else m.content.split(')')[-1] }}<end>{% else"
+)
+"""The last turn begins with a thought, be it an empty one; earlier turns have none (as Qwen3 writes them)."""
+OPENS_THOUGHT = UNMARKED.replace("<assistant>{% endif %}", "<assistant>(think{% endif %}")
+"""The assistant is asked to begin with a thought, which no turn has (as DeepSeek-R1 asks)."""
+CLOSES_ALL = UNMARKED.replace("{% if add", "{% if not add_generation_prompt %}<system>{% endif %}{% if add")
+"""One more token closes the whole conversation (as in Phi-3)."""
 TURNS = [
     {"role": "user", "content": "why?"},
     {"role": "assistant", "content": "so."},

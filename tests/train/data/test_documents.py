@@ -36,7 +36,7 @@ def test_parquet_rows_are_documents(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pa.table({"text": ["a", "", "b"], "n": [1, 2, 3]}), tmp_path / "a.parquet")
     assert read_documents(tmp_path / "a.parquet") == ["a", "", "b"]
-    with pytest.raises(DataError, match="no column 'body'; it has text, n"):
+    with pytest.raises(DataError, match="no text under 'body'; the row has n, text"):
         read_documents(tmp_path / "a.parquet", field="body")
 
 
@@ -50,7 +50,7 @@ def test_a_line_whose_key_holds_no_text_says_what_it_holds(tmp_path, value, said
     with pytest.raises(DataError) as refusal:
         read_documents(path)
     assert refusal.value.message == f"{path}, line 2: 'text' is {said}, not text"
-    assert refusal.value.fix.startswith("drop the lines without text")
+    assert refusal.value.fix.startswith("drop the rows without text")
 
 
 def test_a_parquet_row_without_text_is_named(tmp_path):
@@ -129,6 +129,21 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x", encoding="utf-8")
     assert [path.name for path in find_documents(tmp_path)] == ["a.jsonl", "b.txt", "d.txt"]
+
+
+def test_the_card_of_a_data_set_is_no_part_of_it_and_texts_alone_may_have_any_name(tmp_path):
+    (tmp_path / "README.md").write_text("x", encoding="utf-8")
+    assert [path.name for path in find_documents(tmp_path)] == ["README.md"]
+    (tmp_path / "a.jsonl").write_text("{}", encoding="utf-8")
+    assert [path.name for path in find_documents(tmp_path)] == ["a.jsonl"]
+
+
+def test_what_makes_a_file_of_another_kind_readable_is_a_command(tmp_path):
+    (tmp_path / "a.csv").write_text("text", encoding="utf-8")
+    with pytest.raises(DataError) as refusal:
+        find_documents(tmp_path / "a.csv")
+    command = f"from_csv('{tmp_path / 'a.csv'}').to_json('{tmp_path / 'a'}.jsonl')"
+    assert command in refusal.value.fix
 
 
 def test_paths_that_hold_nothing_are_refused(tmp_path):

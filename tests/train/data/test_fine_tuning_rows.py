@@ -16,7 +16,19 @@ from shardwise.train.data.request import open_samples, prepare_samples, suited_p
 from shardwise.train.data.sources import parse_source
 from shardwise.train.data.tokenizer import ByteTokenizer, open_tokenizer
 from shardwise.train.job import DataSpec
-from train.data.chats import FORGETFUL, MARKED, TURNS, UNMARKED, WITH_TOOLS, chat_folder, write_rows
+from train.data.chats import (
+    CLOSES_ALL,
+    FORGETFUL,
+    MARKED,
+    NO_OLD_THOUGHTS,
+    OPENS_THOUGHT,
+    TURNS,
+    UNMARKED,
+    WITH_CALLS,
+    WITH_TOOLS,
+    chat_folder,
+    write_rows,
+)
 from train.data.reading import read_examples
 
 
@@ -62,21 +74,153 @@ def test_a_token_that_reaches_from_the_prompt_into_the_completion_is_learned(tmp
     assert (encoded.tokens.tolist(), encoded.is_target.tolist()) == ([2, 3, 2], [False, True, True])
 
 
-def test_a_template_that_rewrites_earlier_turns_is_refused_by_line(tmp_path):
+@pytest.mark.parametrize(
+    ("template", "answers"),
+    [
+        (NO_OLD_THOUGHTS, "so.<end>(hm)yes<end>"),
+        (OPENS_THOUGHT, "so.<end>yes<end>"),
+        (CLOSES_ALL, "so.<end>yes<end><system>"),
+    ],
+    ids=["no old thoughts", "opens a thought", "closes the whole"],
+)
+def test_turns_that_a_template_rewrites_are_told_by_their_content(tmp_path, template, answers):
+    encoder = Encoder(open_tokenizer(chat_folder(tmp_path / "model", template)))
+    (encoded,) = encoder.encode([Chat(place="", messages=tuple(TURNS))])
+    assert open_tokenizer(tmp_path / "model").decode(encoded.tokens[encoded.is_target]) == answers
+    assert [by.partition(" where ")[0] for by in encoder.targets_by] == ["their content"]
+
+
+def test_a_template_that_writes_nothing_of_a_turn_is_refused_by_line(tmp_path):
     folder = chat_folder(tmp_path / "model", FORGETFUL)
     path = write_rows(tmp_path / "a.jsonl", {"messages": TURNS})
-    with pytest.raises(DataError, match=r"a\.jsonl, line 1: the chat template writes message 2 otherwise") as refused:
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: the chat template does not write 'so.' of message 2"):
         learned(folder, *read_examples(path))
-    assert refused.value.fix.startswith("give a template with {% generation %} marks")
+
+
+CALL = {"type": "function", "function": {"name": "clock", "arguments": '{"zone": "CET"}'}}
+CALLED = {"messages": [TURNS[0], {"role": "assistant", "content": None, "tool_calls": [CALL]}, *TURNS[2:]]}
+CLOCK = [{"type": "function", "function": {"name": "clock"}}]
+
+
+def test_arguments_that_are_a_text_of_json_are_written_once(tmp_path):
+    """OpenAI's files hold them as a text, and templates make a text of JSON of them."""
+    (example,) = read_examples(write_rows(tmp_path / "a.jsonl", CALLED))
+    assert learned(chat_folder(tmp_path / "model", WITH_CALLS), example)[1] == 'clock{"zone": "CET"}<end>yes<end>'
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (CALLED, "does not write 'clock' of message 2, which the assistant calls"),
+        ({"messages": TURNS, "tools": CLOCK}, "does not write the tools"),
+    ],
+    ids=["calls", "tools"],
+)
+def test_a_template_without_tools_is_refused_where_there_are_some(tmp_path, row, says):
+    (example,) = read_examples(write_rows(tmp_path / "a.jsonl", row))
+    with pytest.raises(DataError, match=says):
+        learned(chat_folder(tmp_path / "model", UNMARKED), example)
+
+
+def test_parts_of_text_are_one_text_and_a_turn_of_weight_0_is_only_read(tmp_path):
+    parts = [{"type": "text", "text": "s"}, {"type": "text", "text": "o."}]
+    turns = [TURNS[0], {"role": "assistant", "content": parts}, TURNS[2], {**TURNS[3], "weight": 0}]
+    for template in (MARKED, UNMARKED):
+        (example,) = read_examples(write_rows(tmp_path / "a.jsonl", {"messages": turns}))
+        whole, answers = learned(chat_folder(tmp_path / "model", template), example)
+        assert (whole[-35:], answers) == ("so.<end><user>and?<end><assistant>yes<end>"[-35:], "so.<end>")
+
+
+SHAPES = {
+    "alpaca": (
+        {"instruction": "add", "input": "1 2", "output": "3"},
+        "instruction,input,output",
+        "<user>add\n\n1 2<end><assistant>3<end>",
+    ),
+    "no input": (
+        {"instruction": "hi", "input": "", "output": "ho"},
+        "instruction,input,output",
+        "<user>hi<end><assistant>ho<end>",
+    ),
+    "dolly": (
+        {"instruction": "q", "context": "c", "response": "r", "category": "x"},
+        "instruction,context,response",
+        "<user>q\n\nc<end><assistant>r<end>",
+    ),
+    "gsm8k": ({"question": "q", "answer": "a"}, "question,answer", "<user>q<end><assistant>a<end>"),
+    "sharegpt": (
+        {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
+        "conversations",
+        "<user>q<end><assistant>a<end>",
+    ),
+    "pairs of texts": (
+        {"prompt": "q", "chosen": "a", "rejected": "b"},
+        "prompt,chosen",
+        "<user>q<end><assistant>a<end>",
+    ),
+    "pairs of chats": ({"chosen": TURNS[:2], "rejected": TURNS[:2]}, "chosen", "<user>why?<end><assistant>so.<end>"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet", "saved"])
+def test_a_shape_of_public_data_sets_is_refused_with_the_option_that_reads_it(tmp_path, name, kind):
+    row, field, whole = SHAPES[name]
+    path = tmp_path / f"a.{kind}"
+    if kind == "jsonl":
+        write_rows(path, row)
+    elif kind == "json":
+        path.write_text(json.dumps([row], indent=1), encoding="utf-8-sig")
+    elif kind == "parquet":
+        parquet.write_table(pa.Table.from_pylist([row]), path)
+    else:
+        datasets.Dataset.from_list([row]).save_to_disk(str(path))
+    with pytest.raises(DataError) as refused:
+        read_examples(path)
+    assert refused.value.fix.partition(", which learns")[0] == f"read it with --data-field {field}"
+    (example,) = read_examples(path, field=field)
+    assert learned(chat_folder(tmp_path / "model", UNMARKED), example)[0] == whole
+
+
+def test_a_run_says_what_it_does_not_read_and_what_is_learned_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder, data = chat_folder(tmp_path / "model", UNMARKED.replace("<end>", "")), tmp_path / "data"
+    (folder / "tokenizer_config.json").unlink()
+    data.mkdir()
+    write_rows(data / "a.jsonl", {"messages": TURNS, "id": 3, "source": ""}, {"prompt": "q", "completion": ""})
+    for name in ("README.md", "a.pdf"):
+        (data / name).write_text("about", encoding="utf-8")
+    spec = DataSpec(source=str(data), tokenizer=str(folder), packing="documents")
+    said = [sentence.removeprefix(f"{data}: ") for sentence in prepare_samples(spec, seq_len=64, vocab_size=300)]
+    assert said[0].startswith("6 of 19 tokens in 2 rows are learned")
+    assert said[1:] == [
+        "no end closes texts and completions, as the tokenizer's files name none (eos_token)",
+        "1 rows have an empty answer, of which only the end is learned",
+        "in 1 conversations no special token that the template writes after an answer is learned",
+        "README.md, a.pdf in this folder are not read",
+        "rows also hold id, which is not read (by the first)",
+    ]
 
 
 BAD_ROWS = {
-    "no role": ({"messages": [{"from": "human", "value": "why?"}]}, "message 1 of 'messages' has no role"),
+    "no role": ({"messages": [{"speaker": "human", "text": "why?"}]}, "message 1 of 'messages' has no role"),
+    "other roles": (
+        {"messages": [{"role": "bot", "content": "so."}]},
+        "'messages' has no turn of the assistant, so there is nothing to learn; its roles are bot",
+    ),
+    "no text": (
+        {"messages": [{"role": "user", "content": {"a": 1}}]},
+        "message 1 of 'messages' has a content that is no text",
+    ),
+    "weight": (
+        {"messages": [{**TURNS[1], "weight": 0.5}]},
+        "message 1 of 'messages' has a content that is no text, or a weight",
+    ),
     "no assistant": ({"messages": TURNS[:1]}, "'messages' has no turn of the assistant"),
     "no list": ({"messages": "why?"}, "'messages' is a text, not a list of messages"),
     "no completion": ({"prompt": "why?"}, "'prompt' is a text and 'completion' is null"),
     "no tools": ({"messages": TURNS, "tools": "clock"}, "'tools' is no list of tools"),
-    "another name": ({"conversations": TURNS}, "there is no text under 'text', and 'conversations' is a conversation"),
+    "another name": ({"conversations": TURNS}, "there is no text under 'text'; the line has conversations"),
 }
 
 

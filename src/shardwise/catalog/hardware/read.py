@@ -49,6 +49,15 @@ def read_cluster(source: str | Path | Mapping[str, object]) -> Cluster:
     return replace(cluster, assumptions=(assumed, *cluster.assumptions)) if assumed else cluster
 
 
+def priced_cluster(cluster: Cluster, usd_per_gpu_hour: float | None) -> Cluster:
+    """The cluster, read again at another price in dollars per GPU and hour; as it is for ``None``."""
+    if usd_per_gpu_hour is None:
+        return cluster
+    described = json.loads(cluster.spec_json)
+    written = {"node": described} if isinstance(described, str) else described
+    return read_cluster({**written, "usd_per_gpu_hour": usd_per_gpu_hour})
+
+
 def _request_of(parsed: ParsedText) -> ClusterRequest:
     """The request that counts and a name make.
 

@@ -1,16 +1,18 @@
 """The seven labs."""
 
+from dataclasses import replace
+
 from shardwise.course.labs import claims, conclusions
 from shardwise.course.labs.quantities import (
     ACTIVATIONS,
     EXPOSED,
     HOST,
+    OPTIMIZER,
     PEAK,
     SCATTERS,
-    STATES_HELD,
     STEP,
     TOKENS,
-    WORKING,
+    WEIGHTS,
     share_quantity,
 )
 from shardwise.course.labs.trial import Lab, Trial
@@ -44,12 +46,15 @@ MEMORY = Lab(
     ),
     expect=(
         "States shrink from stage to stage: ZeRO-1 divides what Adam keeps, ZeRO-2 the gradients as well, FSDP "
-        "also the parameters, then all by the number of ranks. What a rank works with, activations above all, "
-        "stays as it is. Where the larger model does not fit under DDP, as 8B on a GPU of 80 GB, that run ends for "
-        "want of memory, and the FSDP run beside it trains."
+        "also the parameters, then all by the number of ranks. Every step has two micro-batches, which ZeRO-1 adds up "
+        "whole; with one, it would keep no more gradients than ZeRO-2. ZeRO-1 and ZeRO-2 gather all weights for a "
+        "step, FSDP those of a block or two. Activations stay as they are. Where the larger model does not fit under "
+        "DDP, as 8B on a GPU of 80 GB, that run ends for want of memory, and the FSDP run beside it trains."
     ),
-    trials=lambda _count, _default: (DDP, ZERO_1, ZERO_2, FSDP, DDP_LARGER, FSDP_LARGER),
-    quantities=(PEAK, STATES_HELD, WORKING),
+    trials=lambda _count, _default: tuple(
+        replace(trial, num_microbatches=2) for trial in (DDP, ZERO_1, ZERO_2, FSDP, DDP_LARGER, FSDP_LARGER)
+    ),
+    quantities=(PEAK, OPTIMIZER, WEIGHTS),
     claims=claims.memory_claims,
     conclusion=conclusions.memory_conclusion,
     min_processes=2,

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from shardwise.course.labs.trial import Outcome, Quantity
-from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
+from shardwise.ledger import MemoryComponent
 from shardwise.predict.memory import most_bytes
 
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
 SCATTERS = ("reduce_scatter", "all_to_all")
 """Collectives that divide FSDP's gradients: the reduction adds them up, or ranks that exchange 16-bit parts do."""
-NOT_ALLOCATED: MemoryComponent = "framework"
 
 
 def part(record: Mapping[str, object] | None, *names: str) -> object:
@@ -141,11 +140,9 @@ PEAK = Quantity(
     predicted=lambda outcome: float(outcome.prediction.memory.worst.peak_allocated_bytes),
     measured=lambda outcome: number(outcome.measurement, "memory", "peak_allocated_bytes"),
 )
-STATES_HELD = memory_quantity("states", "Parameters, gradients and optimizer states of a rank at its peak", STATES)
-WORKING = memory_quantity(
-    "rest",
-    "What a rank works with at its peak",
-    tuple(name for name in MEMORY_COMPONENTS if name not in (*STATES, NOT_ALLOCATED)),
+OPTIMIZER = memory_quantity("optimizer", "Optimizer states of a rank", ("optimizer",))
+WEIGHTS = memory_quantity(
+    "weights", "Weights on a rank at its peak, with those gathered from others", ("parameters", "gathered_parameters")
 )
 ACTIVATIONS = Quantity(
     name="saved",

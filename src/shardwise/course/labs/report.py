@@ -53,7 +53,8 @@ def _settings(outcomes: Sequence[Outcome], setting: LabSetting) -> Iterator[Sett
         yield Setting(name=f"{size} model", value=model.name)
     recipe = outcomes[0].plan.recipe
     yield Setting(
-        name="each rank", value=f"{recipe.micro_batch_size} x {recipe.seq_len} tokens a step, {recipe.precision}"
+        name="each rank",
+        value=f"{recipe.micro_batch_size} x {recipe.seq_len} tokens at once, {recipe.precision}",
     )
     yield Setting(name="steps", value=setting.num_steps, unit="count", meaning="of every run; the median of the last")
 

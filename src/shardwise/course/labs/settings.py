@@ -147,7 +147,8 @@ def plan_of(trial: Trial, setting: LabSetting) -> Plan:
     """The plan that a trial runs."""
     num_processes = trial.num_processes or setting.num_processes
     recipe = {**setting.recipe, **trial.recipe}
-    recipe.setdefault("global_batch_size", int(str(recipe["micro_batch_size"])) * num_processes)
+    sequences = int(str(recipe["micro_batch_size"])) * trial.num_microbatches * num_processes
+    recipe.setdefault("global_batch_size", sequences)
     return read_plan(
         {
             "model": setting.models[trial.size],

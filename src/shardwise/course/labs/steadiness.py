@@ -9,6 +9,8 @@ from shardwise.course.labs.trial import Outcome, Quantity
 
 WARM_UP_STEPS = 3
 """Left out, as in the measured median (``train/measuring.py``)."""
+FEWEST_STEPS = 3
+"""The fewest steps whose spread tells whether a run was steady."""
 UNSTEADY_RATIO = 1.5
 """The ratio of the slowest step to the fastest above which something else is at work."""
 FULL_FRACTION = 0.97
@@ -55,6 +57,12 @@ def timed_ratio(quantity: Quantity, over: Outcome | None, under: Outcome | None)
 def doubt_about(runs: tuple[Outcome, ...]) -> str:
     """Why the times of runs cannot be compared; empty where they can."""
     for run in runs:
+        missing = FEWEST_STEPS - len(_steady_s(run))
+        if missing > 0:
+            return (
+                f"the time of '{run.trial.name}' is that of {FEWEST_STEPS - missing} of its steps, behind the warm-up "
+                f"and without those that the profiler looked into; {missing} more --steps tell more"
+            )
         if unsteady_ratio(run) > UNSTEADY_RATIO:
             return (
                 f"steps of '{run.trial.name}' differ by {unsteady_ratio(run):.1f} times, so something else works on "

@@ -22,6 +22,8 @@ class Trial:
     size: ModelSize = "small"
     num_processes: int | None = None
     """``None`` means as many as the lab was asked for."""
+    num_microbatches: int = 1
+    """Micro-batches that each rank adds up in a step."""
     recipe: Mapping[str, object] = field(default_factory=dict)
     """Fields that differ from the lab's common recipe."""
     layout: Mapping[str, object] = field(default_factory=dict)

@@ -255,6 +255,7 @@ def _picture(shape: ScheduleShape, lanes: tuple[RankLane, ...]) -> GanttPicture:
             for lane in lanes
         ),
         held_name="micro-batches in flight",
+        numbered=f"micro-batch{', once a chunk' if shape.vpp > 1 else ''}",
     )
 
 

@@ -36,8 +36,6 @@ ROUNDING = 2e-5
 """The relative difference in fp32, where one rounding is 2**-24."""
 UNEVEN = 1e-3
 """Where ranks do not divide weights evenly, the inventory rounds every unit up, and engines the whole."""
-MOST_ROUNDS = 24
-"""Rows of arrows that a picture shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,13 +272,7 @@ def exchange_picture(run: Reenactment, *, title: str, rank: int = 0) -> MessageP
     for message, count in _without_repeats(run.ranks[rank].messages):
         times = f" x {count}" if count > 1 else ""
         rounds.append(MessageRound(title=f"{message.phase}: {message.name}{times}", messages=arrows(message)))
-    more = len(rounds) - MOST_ROUNDS
-    return MessagePicture(
-        title=title,
-        rank_names=tuple(str(one.number) for one in run.ranks),
-        rounds=tuple(rounds[:MOST_ROUNDS]),
-        note=f"{more} more exchanges are left out" if more > 0 else "",
-    )
+    return MessagePicture(title=title, rank_names=tuple(str(one.number) for one in run.ranks), rounds=tuple(rounds))
 
 
 def _without_repeats(messages: Sequence[Exchanged]) -> list[tuple[Exchanged, int]]:

@@ -121,3 +121,5 @@ def _legend(picture: GanttPicture, colours: dict[str, str], *, y: float) -> Iter
         yield f"<rect x='{x:.1f}' y='{y - 10:.1f}' width='12' height='12' {look}/>"
         yield text(x + 17, y, words, style="soft")
         x += 34 + 6.4 * len(words)
+    if picture.numbered:
+        yield text(x, y, f"number: {picture.numbered}", style="soft")

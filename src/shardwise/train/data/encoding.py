@@ -19,6 +19,10 @@ class Encoder:
         self._tokenizer = tokenizer
         self.targets_by: set[str] = set()
         """How the assistant's tokens were told from the others so far."""
+        self.num_empty_answers = 0
+        """Rows so far whose completion, or all of whose assistant's turns, say nothing."""
+        self.num_open_answers = 0
+        """Conversations so far in which no special token closes what the assistant says."""
 
     @cached_property
     def template(self) -> ChatTemplate:
@@ -35,6 +39,7 @@ class Encoder:
                 whole = next(tokens)
                 encoded.append(Encoded(tokens=whole, is_target=np.ones(len(whole), dtype=np.bool_)))
             elif isinstance(example, Completion):
+                self.num_empty_answers += not example.completion.strip()
                 encoded.append(self._tokenizer.encode_completion(example.prompt, example.completion))
             else:
                 encoded.append(self._chat(example))
@@ -43,4 +48,6 @@ class Encoder:
     def _chat(self, chat: Chat) -> Encoded:
         encoded, targets_by = self.template.encode(chat)
         self.targets_by.add(targets_by)
+        self.num_empty_answers += chat.is_empty
+        self.num_open_answers += not self.template.closes(encoded)
         return encoded

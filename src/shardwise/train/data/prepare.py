@@ -24,7 +24,7 @@ from shardwise.train.writable import why_not_writable
 
 __all__ = ["TokenisedFiles", "cache_folder", "require_cache", "tokenise", "tokenise_once", "tokenised_summary"]
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Version of the cache: files are tokenised again when what is read of them changes."""
 BATCH_DOCUMENTS = 512
 TOKENS_NAME = "tokens"
@@ -48,6 +48,10 @@ class TokenisedFiles:
     """Tokens that are learned: all of a text, of other rows those of the completion or of the assistant."""
     targets_by: tuple[str, ...]
     """How the assistant's tokens were told from the others, where there were conversations."""
+    num_empty_answers: int
+    """Rows whose answer says nothing, of which only the end is learned."""
+    num_open_answers: int
+    """Conversations in which no special token closes what the assistant says."""
     sources: tuple[str, ...]
 
 
@@ -151,6 +155,8 @@ def _write(
         num_tokens=writer.num_tokens,
         num_target_tokens=writer.num_targets,
         targets_by=tuple(sorted(encoder.targets_by)),
+        num_empty_answers=encoder.num_empty_answers,
+        num_open_answers=encoder.num_open_answers,
         sources=tuple(path.name for path in files),
     )
     text = json.dumps(asdict(summary), indent=1)

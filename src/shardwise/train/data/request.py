@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from shardwise.errors import DataError
+from shardwise.train.data.documents import unread_files
 from shardwise.train.data.encoding import Encoder
-from shardwise.train.data.examples import Text, example_of
+from shardwise.train.data.examples import Text, example_of, unread_keys
 from shardwise.train.data.indexed_tokens import read_indexed_tokens
 from shardwise.train.data.mixture import HeldOut, Joined, Mixed, Remaining
 from shardwise.train.data.prepare import Progress, cache_folder, require_cache, tokenise_once, tokenised_summary
@@ -41,6 +42,8 @@ NUM_OPENED = 16
 """Files whose first document is read before a run; all are read when they are tokenised."""
 MAX_LOOKED_AT = 1 << 24
 """Tokens among which unknown ones are looked for before a run; ranks look at all that they read."""
+MAX_NAMED = 6
+"""Names in one sentence."""
 Part = Literal["training", "held out"]
 
 
@@ -143,8 +146,9 @@ def prepare_samples(data: DataSpec, *, seq_len: int, vocab_size: int) -> tuple[s
 
 
 def _said(data: DataSpec, source: Source, stream: TokenStream, pieces: Pieces | None, *, seq_len: int) -> Iterator[str]:
+    summary = {} if holds_tokens(source) else _summary(data, source)
     if stream.has_targets:
-        by = _targets_by(data, source)
+        by = summary.get("targets_by", ())
         yield (
             f"{stream.num_targets:,} of {stream.num_tokens:,} tokens in {stream.num_documents:,} rows are learned"
             + (f", the assistant's by {' and '.join(by)}" if by else "")
@@ -158,15 +162,35 @@ def _said(data: DataSpec, source: Source, stream: TokenStream, pieces: Pieces | 
         )
     if pieces is not None and pieces.num_unlearned:
         yield f"{pieces.num_unlearned:,} rows or pieces of rows are left out, as no token of theirs is learned"
-    if data.tokenizer is None and not holds_tokens(source):
+    if not holds_tokens(source):
+        yield from _said_of_text(data, source, summary)
+
+
+def _said_of_text(data: DataSpec, source: Source, summary: dict[str, Any]) -> Iterator[str]:
+    """What is not read of files and rows, and what is learned otherwise than one would think."""
+    if data.tokenizer is None:
         yield "every byte is a token, as no tokenizer is named (--tokenizer)"
+    elif tokenizer_of(data).end_token is None:
+        yield "no end closes texts and completions, as the tokenizer's files name none (eos_token)"
+    if empty := summary.get("num_empty_answers"):
+        yield f"{empty:,} rows have an empty answer, of which only the end is learned"
+    if unclosed := summary.get("num_open_answers"):
+        yield f"in {unclosed:,} conversations no special token that the template writes after an answer is learned"
+    if not source.split and (names := unread_files(source.path)):
+        yield f"{_some(names)} in this folder {'is' if len(names) == 1 else 'are'} not read"
+    row = next(read_source(source, field=data.field))
+    if names := unread_keys(row, example_of(row, field=data.field), field=data.field):
+        yield f"rows also hold {_some(names)}, which {'is' if len(names) == 1 else 'are'} not read (by the first)"
 
 
-def _targets_by(data: DataSpec, source: Source) -> tuple[str, ...]:
-    if holds_tokens(source):
-        return ()
-    summary = tokenised_summary(source, tokenizer=tokenizer_of(data), field=data.field, cache=cache_folder())
-    return tuple(summary["targets_by"]) if summary else ()
+def _some(names: tuple[str, ...]) -> str:
+    """Names with commas between them; of many the first."""
+    return ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
+
+
+def _summary(data: DataSpec, source: Source) -> dict[str, Any]:
+    """What the cache says of the tokens of a source."""
+    return tokenised_summary(source, tokenizer=tokenizer_of(data), field=data.field, cache=cache_folder()) or {}
 
 
 def require_readable(data: DataSpec, *, seq_len: int, vocab_size: int) -> None:
