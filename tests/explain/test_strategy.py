@@ -207,7 +207,19 @@ def test_long_sequences_bring_context_parallelism_in():
 
 def test_one_gpu_has_one_strategy():
     findings = advice("gpt2", "1xh100-sxm", seq_len=1024, global_batch_size=8)
-    assert "one GPU" in findings[-1].claim
+    assert findings[-1].claim.startswith("Recommended here: one GPU (recompute none, micro-batch ")
+    assert findings[-1].claim.endswith("): fits.")
+    assert not any("ZeRO paper" in finding.claim for finding in findings)
+
+
+def test_one_gpu_at_the_edge_is_said_to_be():
+    """8 bytes a parameter in pure bf16, which keeps no master copy: 77.07 of 79.18 GiB."""
+    asked = {"engine": "accelerate", "precision": "bf16", "seq_len": 2048, "global_batch_size": 1}
+    findings = advice("qwen3-8b", "1xh100-sxm", **asked)
+    assert findings[-1].claim.endswith("): at the edge.")
+    assert "2 bytes of weights, 2 of gradients and 4 of optimizer states" in findings[0].because
+    assert "? at the edge: undivided it needs 77.07 GiB" in claim_about(findings, "Does it fit one GPU")
+    assert claim_about(findings, "one GPU:").startswith("one GPU: at the edge with 77.07 GiB")
 
 
 def test_when_nothing_fits_the_closest_is_named():

@@ -62,7 +62,9 @@ def _fits_one_gpu(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
             advice = "spend what is left on less recomputation or larger micro-batches"
     elif memory.fit == "at the edge":
         answer = "at the edge"
-        advice = "recompute or take an 8-bit optimizer" if is_alone else "divide states, if only the optimizer's"
+        advice = (
+            "take an 8-bit optimizer, adapters or offload" if is_alone else "divide states, if only the optimizer's"
+        )
     elif small is not None and small.value * memory.high_fraction < capacity:
         answer = "no, unless only adapters are trained on a 4-bit base"
         advice = "train adapters, or take more GPUs" if is_alone else "divide states, or train adapters"

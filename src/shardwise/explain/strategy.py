@@ -72,11 +72,7 @@ def advise(
 def _one_gpu(question: Plan) -> Finding:
     counted, capacity = counted_states(question), counted_capacity_bytes(question)
     per_param, params, states = counted.bytes_per_param, counted.num_params, counted.total_bytes
-    keeps = (
-        "the textbook counts"
-        if question.recipe.convention == "seed"
-        else f"{question.engine} keeps weights, gradients, master copy and moments,"
-    )
+    keeps = "the textbook counts" if question.recipe.convention == "seed" else f"{question.engine} keeps"
     is_held = states < capacity
     return Finding(
         topic="strategy",
@@ -87,7 +83,8 @@ def _one_gpu(question: Plan) -> Finding:
             Quantity(name="capacity", value=capacity, unit="bytes"),
             Quantity(name="bytes per parameter", value=per_param, unit="count"),
         ),
-        because=f"{keeps} {per_param:.3g} bytes per parameter with {question.recipe.optimizer} in "
+        because=f"{keeps} {counted.weight_bytes:.3g} bytes of weights, {counted.gradient_bytes:.3g} of gradients and "
+        f"{counted.optimizer_bytes:.3g} of optimizer states a parameter with {question.recipe.optimizer} in "
         f"{question.recipe.precision}"
         if question.recipe.adapter == "none"
         else states_sentence(question),
@@ -100,6 +97,8 @@ def _ladders(question: Plan) -> Iterator[Finding]:
     recipe = question.recipe
     if recipe.adapter != "none" and recipe.convention != "seed":
         yield _adapter_ladder(question)
+        return
+    if question.cluster.num_gpus == 1:  # nobody to divide with
         return
     yield _paper_ladder(question)
     ladder = zero_ladder(question)
@@ -249,7 +248,8 @@ def _recommendation(question: Plan) -> Finding:
     best = result.plans[0]
     return Finding(
         topic="strategy",
-        claim=f"Recommended here: {strategy_name(best.plan.layout)} ({settings_words(best.plan)}).",
+        claim=f"Recommended here: {strategy_name(best.plan.layout)} ({settings_words(best.plan)}): "
+        f"{best.prediction.fit}.",
         numbers=(
             told("step", best.prediction, "time.step_s", "s", plan=best.plan),
             told("needed per GPU", best.prediction, "memory.needed_bytes", "bytes", plan=best.plan),

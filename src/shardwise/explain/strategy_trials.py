@@ -208,6 +208,8 @@ def _try(strategy: Strategy, question: Plan) -> StrategyTrial:
 def settings_words(plan: Plan) -> str:
     """What distinguishes a plan from others of its strategy."""
     layout = plan.layout
+    if layout.world_size == 1:
+        return variant_words(plan)
     stage = f" zero_stage={layout.zero_stage}" if layout.state_shard_size > 1 else ""
     kept = " reshard_after_forward=off" if layout.zero_stage == 3 and not layout.reshard_after_forward else ""
     return f"{short_layout(plan)}{stage}{kept}, {variant_words(plan)}"
