@@ -29,7 +29,7 @@ __all__ = [
 Fit = Literal["fits", "at the edge", "does not fit"]
 """How every answer says whether a plan fits."""
 FIT_VERBS: Mapping[Fit, str] = {"fits": "fits", "at the edge": "is at the edge", "does not fit": "does not fit"}
-"""The same verdicts after a subject."""
+"""Each verdict as the verb of a sentence."""
 ROUNDING = 1e-9
 """Smaller shares of a sum are what adding up leaves."""
 

@@ -9,7 +9,8 @@ from torch.distributed.run import get_args_parser
 from habits.source_tree import ROOT
 from shardwise.catalog import read_cluster
 from shardwise.families import read_model
-from shardwise.launch.lint import RULES, SurroundingsError, lint, require_no_errors, version_numbers
+from shardwise.launch.lint import RULES, SurroundingsError, lint, require_no_errors
+from shardwise.launch.lint_case import version_numbers
 from shardwise.launch.support import packages_of
 from shardwise.launch.surroundings import Surroundings, read_surroundings
 from shardwise.plan_file import read_plan

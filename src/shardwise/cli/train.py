@@ -34,7 +34,7 @@ from shardwise.cli.validation_options import validation_spec
 if TYPE_CHECKING:
     from shardwise.errors import ShardwiseError
     from shardwise.launch.dry_run import DryLook
-    from shardwise.launch.lint import LintFinding
+    from shardwise.launch.lint_case import LintFinding
     from shardwise.launch.request import TrainRequest
     from shardwise.plan import Plan
     from shardwise.prediction import Prediction
