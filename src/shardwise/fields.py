@@ -13,6 +13,7 @@ __all__ = [
     "ENGINES_OWN",
     "MANY_LAYERS",
     "MAX_COUNT",
+    "NULL",
     "Field",
     "Kind",
     "Needs",
@@ -23,6 +24,8 @@ __all__ = [
     "plan_fields",
 ]
 
+NULL = "null"
+"""The value of an option that takes back what a file says, as a file spells it."""
 Kind = Literal["amount", "choice", "choices", "count", "counts", "flag", "record", "text", "texts"]
 Value: TypeAlias = int | float | str | bool | tuple[int, ...] | tuple[str, ...] | None
 Default = TypeVar("Default")

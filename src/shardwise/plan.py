@@ -1,9 +1,12 @@
 """The plan: model + cluster + recipe + layout + engine. The one thing that travels through the whole loop."""
 
+import json
 from dataclasses import dataclass, field, fields
+from html import escape
 
 from shardwise.cluster import Cluster
 from shardwise.engines.table import ENGINES, OWN_ENGINE, EngineName
+from shardwise.errors import PlanError
 from shardwise.fields import ABOUT, Field, plan_field
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
@@ -35,6 +38,25 @@ class Plan:
         layout = " ".join(f"{name}={getattr(self.layout, name)}" for name in names) or "one rank"
         return f"Plan({self.model!r} on {self.cluster!r}, {layout}, {self.engine})"
 
+    def _repr_html_(self) -> str:
+        """A notebook's rendering: the plan on one line."""
+        return f"<pre>{escape(repr(self))}</pre>"
+
+    def to_dict(self) -> dict[str, object]:
+        """The plan as the document that ``read_plan`` turns into an equal plan; fields left open are left out.
+
+        Raises:
+            PlanError: the model or the cluster was built by hand and has no written form.
+        """
+        return {
+            "schema": PLAN_SCHEMA,
+            "model": _written_form(self.model.spec_json, "model", self.model.name),
+            "cluster": _written_form(self.cluster.spec_json, "cluster", self.cluster.node.id),
+            "recipe": _written_fields(self.recipe),
+            "layout": _written_fields(self.layout),
+            "engine": self.engine,
+        }
+
     @property
     def num_microbatches(self) -> int:
         """Micro-batches per data-parallel rank and optimizer step."""
@@ -51,3 +73,21 @@ class Plan:
     def tokens_per_step(self) -> int:
         """Tokens per optimizer step."""
         return self.global_batch_size * self.recipe.seq_len
+
+
+def _written_form(spec_json: str, part: str, name: str) -> object:
+    if not spec_json:
+        raise PlanError(
+            f"the {part} {name} was built by hand and does not say what it was read from",
+            code="plan-hand-made",
+            fix=f"read the {part} from a name, a file or a mapping",
+        )
+    found: object = json.loads(spec_json)
+    return found
+
+
+def _written_fields(record: Recipe | Layout) -> dict[str, object]:
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None
+    }

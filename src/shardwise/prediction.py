@@ -1,5 +1,6 @@
 """Records of a prediction. ``render/json_records.py`` writes them as ``shardwise.prediction/1``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,7 +27,9 @@ __all__ = [
 
 
 Fit = Literal["fits", "at the edge", "does not fit"]
-"""How a headline says whether a plan fits."""
+"""How every answer says whether a plan fits."""
+FIT_VERBS: Mapping[Fit, str] = {"fits": "fits", "at the edge": "is at the edge", "does not fit": "does not fit"}
+"""Each verdict as the verb of a sentence."""
 ROUNDING = 1e-9
 """Smaller shares of a sum are what adding up leaves."""
 
@@ -124,6 +127,16 @@ class MemoryPrediction:
         return max(0, self.needed_bytes - self.capacity_bytes)
 
     @property
+    def host_missing_bytes(self) -> Bytes:
+        """Bytes of host memory that each node lacks; 0 when it has enough or its size is unknown."""
+        return max(0, self.host_bytes_per_node - self.host_capacity_bytes) if self.host_capacity_bytes else 0
+
+    @property
+    def nvme_missing_bytes(self) -> Bytes:
+        """Bytes of drives that each node lacks; 0 when they are enough or their size is unknown."""
+        return max(0, self.nvme_bytes_per_node - self.nvme_capacity_bytes) if self.nvme_capacity_bytes else 0
+
+    @property
     def is_borderline(self) -> bool:
         """Whether the band around what is needed reaches beyond the device or the host, or begins inside the device."""
         return self.is_device_borderline or self.is_host_borderline
@@ -144,6 +157,13 @@ class MemoryPrediction:
         return needed <= self.host_capacity_bytes < needed * self.high_fraction
 
     @property
+    def fit(self) -> Fit:
+        """The verdict by the memory band: what fits as predicted is at the edge where its band does not."""
+        if not (self.fits_device and self.fits_host):
+            return "does not fit"
+        return "at the edge" if self.is_borderline else "fits"
+
+    @property
     def tight_place(self) -> str:
         """The memory that a borderline plan may not fit into: the device's or the host's."""
         return "the device" if self.is_device_borderline else "the host's memory"
@@ -156,9 +176,7 @@ class MemoryPrediction:
     @property
     def fits_host(self) -> bool:
         """Whether the host and its drives hold what is offloaded to them; true when their size is unknown."""
-        ram = not self.host_capacity_bytes or self.host_bytes_per_node <= self.host_capacity_bytes
-        drives = not self.nvme_capacity_bytes or self.nvme_bytes_per_node <= self.nvme_capacity_bytes
-        return ram and drives
+        return not self.host_missing_bytes and not self.nvme_missing_bytes
 
     @property
     def headroom_bytes(self) -> Bytes:
@@ -336,7 +354,5 @@ class Prediction:
 
     @property
     def fit(self) -> Fit:
-        """The verdict by the memory band: a plan that fits as predicted is at the edge where its band does not."""
-        if not self.fits:
-            return "does not fit"
-        return "at the edge" if self.memory.is_borderline else "fits"
+        """The verdict by the memory band, as every answer says it."""
+        return self.memory.fit

@@ -108,7 +108,26 @@ def test_a_field_that_would_be_ignored_is_refused_in_the_words_of_python():
         (lambda: sw.plan(*LLAMA, tp="two"), "search-bounds", "write tp as 8, as 1..8, as ..8, as 2.. or as 1,2,4"),
         (lambda: sw.predict("llama-3.1-8b"), "cli-usage", "name the cluster as well: llama-3.1-8b 8xh100-sxm"),
         (lambda: sw.predict(sw.load_plan(PLAN), "8xh100-sxm"), "cli-usage", "leave out 8xh100-sxm"),
-        (lambda: sw.cost("llama-3.1-8b", "8xh100-sxm"), "cost-tokens", "add --tokens 1T"),
+        (lambda: sw.cost(*LLAMA), "cost-tokens", "add --tokens 1T, in Python tokens=1e12"),
+        (
+            lambda: sw.cost(*LLAMA, tokens="1T"),
+            "plan-wrong-type",
+            "write tokens as a number without quotes, such as 1e12",
+        ),
+        (lambda: sw.judge(*LLAMA, tflops="420"), "plan-wrong-type", "write tflops as a number"),
+        (lambda: sw.judge(*LLAMA), "judge-figure", "give one of tokens_per_s, tokens_per_s_per_gpu, tflops"),
+        (lambda: sw.plan(*LLAMA, global_batch_tokens="4M"), "plan-wrong-type", "write global_batch_tokens as a number"),
+        (lambda: sw.plan(*LLAMA, objective="fast"), "plan-unknown-choice", 'write objective="step_time"'),
+        (lambda: sw.plan(*LLAMA, limits={"max_gpus": 4}), "plan-wrong-type", "write limits=sw.SearchBounds("),
+        (lambda: sw.plan(*LLAMA, limits=sw.SearchBounds(tp=8)), "plan-wrong-type", "write sw.plan(..., tp=8)"),
+        (
+            lambda: sw.plan(*LLAMA, tokens=1e12, limits=sw.SearchBounds(budget_usd="2M")),
+            "plan-wrong-type",
+            "write budget_usd as a number",
+        ),
+        (lambda: sw.load_plan("no-such-plan"), "plan-not-found", "give the path of a plan file"),
+        (lambda: sw.load_plan(None), "plan-wrong-type", "give the path of a plan file"),
+        (lambda: sw.save_plan("plan", "plan.json"), "plan-wrong-type", "give the plan of an answer"),
     ],
 )
 def test_what_cannot_be_understood_says_what_to_write(ask, code, fix):
@@ -146,6 +165,9 @@ def test_answers_and_records_print_themselves_in_a_few_lines():
     assert repr(predicted.plan) == (
         "Plan(ModelSpec(llama-3.1-8b, 8,030,261,248 parameters) on Cluster(8 x h100-sxm), dp_shard=8, native)"
     )
+    assert repr(sw.SearchBounds(deadline_days=30)) == "SearchBounds(deadline_days=30)"
+    assert sw.load_plan(predicted.plan.to_dict()) == predicted.plan
+    assert predicted.plan._repr_html_().startswith("<pre>Plan(")
     for answer in (predicted, sw.explain(predicted.plan), sw.cost(*LLAMA, tokens=1e12, mfu=0.4)):
         page = answer._repr_html_()
         assert "<pre>" in page

@@ -70,7 +70,7 @@ def test_several_edits_are_added_up_when_no_single_one_is_enough():
     _, changes = changes_of(asked)
     combined = changes[0]
     assert combined.fits
-    assert " and " in combined.edit
+    assert len(combined.changes) > 1
 
 
 def test_a_fitting_plan_gets_faster_not_smaller():
@@ -115,7 +115,7 @@ def test_a_part_of_a_server_grows_to_whole_ones():
     )
     _, changes = changes_of(asked, hardware)
     (more,) = [change for change in changes if "dp_shard=" in change.edit]
-    assert more.edit == "num_gpus=24 dp_shard=6"
+    assert more.edit == "num_gpus=24 dp_shard=6 global_batch_size=12"
     assert more.plan.cluster.num_nodes == 3
     assert more.plan.cluster.node.gpus_per_node == 8
 

@@ -102,11 +102,11 @@ EXPLANATION = Explanation(
     ),
     changes=(
         VerifiedChange(
-            edit="recompute=full",
+            changes=(("recompute", "full"),),
             cost="about a third more compute",
             effort=0,
             plan=PLAN,
-            fits=True,
+            fit="fits",
             device_used_bytes=43 * GIB,
             needed_bytes=38 * GIB,
             saved_bytes=26 * GIB,

@@ -58,7 +58,14 @@ def test_the_fastest_cluster_is_recommended_when_time_counts(questions):
 
 def test_one_cluster_is_compared_with_no_other(questions):
     result = sweep(questions[:1], bounds=SearchBounds(), objective="cost_and_time")
-    assert result.why == "1 h100-sxm: no other cluster was asked for that can do this."
+    assert result.why == "1 h100-sxm: no other was asked for."
+
+
+def test_the_only_cluster_in_time_is_said_to_be_the_only_one(questions, fewest):
+    days = sorted(row.best.prediction.cost.days for row in fewest.rows)
+    result = sweep(questions, bounds=SearchBounds(deadline_days=(days[0] + days[1]) / 2), objective="cost")
+    assert result.recommended.question.cluster.num_gpus == 4
+    assert result.why == "4 h100-sxm: the only one of 3 clusters that can do this."
 
 
 def test_cost_and_time_are_weighed_where_nobody_says_what_counts(make_question):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from shardwise.ask.answers import CostAnswer
-from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, plan_of, require_model
+from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, plan_of, require_model, require_numbers
 from shardwise.ask.searching import search_plan
 from shardwise.catalog import read_cluster
 from shardwise.catalog.hardware.request import MAX_GPUS
@@ -13,11 +13,16 @@ from shardwise.errors import ModelError, RecipeError, ShardwiseError, UsageError
 from shardwise.families import read_model
 from shardwise.plan import Plan
 from shardwise.plan_file import PlanSource
-from shardwise.predict.cost import CostRequest, estimate_cost, predict_cost, require_figures
+from shardwise.predict.cost import TOKENS_FIX, CostRequest, estimate_cost, predict_cost, require_figures
 from shardwise.prediction import Throughput
 from shardwise.render.layout_words import layout_words
 from shardwise.render.run_cost import RunCost
 from shardwise.search import SearchBounds
+
+ASSUMED_FIELDS = frozenset(
+    ("seq_len", "global_batch_size", "precision", "optimizer", "engine", "compile", "attention", "attention_kernel")
+)
+"""Fields of a question that is a model on hardware, which the plan recommended there answers."""
 
 
 def cost(
@@ -47,13 +52,14 @@ def cost(
     Raises:
         ShardwiseError: with a message, a code and a fix, as the command line refuses.
     """
+    require_numbers(tokens=tokens, num_gpus=num_gpus, mfu=mfu, goodput=goodput, price=price)
     if cluster is None:
         _require_none(mfu=mfu, seq_len=seq_len, goodput=goodput, num_gpus=num_gpus)
-        return CostAnswer(run=_cost_of_plan(plan_of(source, None, {"tokens": tokens}), price))
+        return CostAnswer(run=_cost_of_plan(plan_of(source, None, {} if tokens is None else {"tokens": tokens}), price))
     named = require_model(source, beside=str(cluster))
     on, count = _counted(read_cluster(cluster), num_gpus)
     if tokens is None:
-        raise UsageError("the cost depends on how many tokens are trained", code="cost-tokens", fix="add --tokens 1T")
+        raise UsageError("the cost depends on how many tokens are trained", code="cost-tokens", fix=TOKENS_FIX)
     model = read_model(named)
     request = CostRequest(
         model=model,
@@ -70,11 +76,12 @@ def cost(
     hardware = cluster if num_gpus is None else f"{count}x{on.gpu.id}"
     planned = _recommended(named, hardware, tokens=float(tokens), seq_len=seq_len) if mfu is None else None
     if isinstance(planned, Plan):
-        return CostAnswer(run=_cost_of_plan(planned, price, goodput=goodput, origin=_origin(planned)))
+        run = _cost_of_plan(planned, price, goodput=goodput, origin=_origin(planned))
+        return CostAnswer(run=replace(run, assumed=ASSUMED_FIELDS - ({"seq_len"} if seq_len else set())))
     found = estimate_cost(request)
     if planned is not None:
         found = replace(found, assumptions=(planned, *found.assumptions))
-    return CostAnswer(run=RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=found, fits=True))
+    return CostAnswer(run=RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=found))
 
 
 def _recommended(model: PlanSource, cluster: ClusterSource, *, tokens: float, seq_len: int | None) -> Plan | str:
@@ -98,11 +105,7 @@ def _utilisation_words(throughput: Throughput) -> str:
 
 def _origin(plan: Plan) -> str:
     """The sentence that says which plan's step is taken."""
-    recipe = plan.recipe
-    return (
-        f"the step is that of the plan recommended for it: {plan.engine}, {layout_words(plan)}, "
-        f"{recipe.global_batch_size:,} sequences of {recipe.seq_len:,} tokens a step"
-    )
+    return f"the step is that of the plan recommended for it: {layout_words(plan)}"
 
 
 def _require_none(**given: float | None) -> None:
@@ -155,6 +158,8 @@ def _cost_of_plan(
         origin=origin and origin + _utilisation_words(prediction.throughput),
     )
     if found is None:
-        raise UsageError("the plan does not say how many tokens are trained", code="cost-tokens", fix="add --tokens 1T")
+        raise UsageError("the plan does not say how many tokens are trained", code="cost-tokens", fix=TOKENS_FIX)
     cluster = plan.cluster
-    return RunCost(model=plan.model, gpu=cluster.gpu, num_gpus=cluster.num_gpus, cost=found, fits=prediction.fits)
+    return RunCost(
+        model=plan.model, gpu=cluster.gpu, num_gpus=cluster.num_gpus, cost=found, plan=plan, fit=prediction.fit
+    )

@@ -67,7 +67,7 @@ def read_foreign(
 ) -> ForeignRun:
     """What the files say together with what stands beside them on the command line."""
     on = read_cluster(cluster) if cluster is not None else None
-    claims = [_setting(name, value) for name, value in settings.items()]
+    claims = [_setting(name, value) for name, value in settings.items() if value is not None]
     if on is not None:
         claims.append(Claim(field="world_size", value=on.num_gpus, place=CLUSTER_PLACE, strength=FILE))
     reading = read_files(files, settings=claims)

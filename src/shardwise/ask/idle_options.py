@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shardwise.engines.table import engine_profile
 from shardwise.errors import UsageError
-from shardwise.fields import Field, Needs, field_named, plan_fields
+from shardwise.fields import NULL, Field, Needs, field_named, plan_fields
 from shardwise.model import AttentionSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
@@ -35,8 +35,8 @@ class IdleOption:
     """What to add; empty where only leaving it out helps."""
 
     def is_given(self, arguments: argparse.Namespace) -> bool:
-        """Whether the command line has the option; not every command has every one."""
-        return bool(vars(arguments).get(self.name, self.default) != self.default)
+        """Whether the command line has the option with a value; not every command has every one."""
+        return vars(arguments).get(self.name, self.default) not in (self.default, NULL)
 
     @property
     def name(self) -> str:

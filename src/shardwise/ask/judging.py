@@ -2,7 +2,7 @@
 
 from shardwise.ask.answers import JudgeAnswer
 from shardwise.ask.found import no_plan
-from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, is_cluster
+from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, is_cluster, require_numbers
 from shardwise.ask.searching import search_plan
 from shardwise.catalog import read_cluster
 from shardwise.cluster import Gpu
@@ -54,6 +54,7 @@ def judge(
         "mfu": mfu,
         "step_s": step_s,
     }
+    require_numbers(**given)
     name, amount = _only(given)
     unit, scaled = _in_base_units(name, amount)
     if cluster is None and isinstance(source, str) and is_cluster(source):
@@ -72,7 +73,7 @@ def _only(given: dict[str, float | None]) -> tuple[str, float]:
         raise UsageError(
             f"{len(figures)} figures are given, and one is judged",
             code="judge-figure",
-            fix="give one of --tokens-per-s, --tokens-per-s-per-gpu, --tflops, --mfu and --step-s",
+            fix="give one of tokens_per_s, tokens_per_s_per_gpu, tflops, mfu and step_s, as --tflops 420 or tflops=420",
         )
     name, value = figures[0]
     if not 0 < value < float("inf"):

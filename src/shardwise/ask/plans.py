@@ -143,14 +143,14 @@ def asked_plan(source: Plan | PlanSource, cluster: ClusterSource | None, fields:
 
 
 def parts_of(fields: Fields) -> dict[str, object]:
-    """The fields as a partial plan.
+    """The fields as a partial plan; ``None`` takes back what the source says.
 
     Raises:
         PlanError: a plan has no field of that name.
     """
     sections = {"recipe": plan_fields(Recipe), "layout": plan_fields(Layout)}
     parts: dict[str, object] = {
-        section: {field.name: fields[field.name] for field in known if fields.get(field.name) is not None}
+        section: {field.name: fields[field.name] for field in known if field.name in fields}
         for section, known in sections.items()
     }
     if fields.get("engine"):
@@ -172,6 +172,21 @@ def checked_prediction(plan: Plan) -> Prediction:
     """
     require_valid(plan)
     return predict(plan)
+
+
+def require_numbers(**figures: object) -> None:
+    """Return when every figure that is given is a number.
+
+    Raises:
+        UsageError: one is a text, such as "1T", or a yes or no.
+    """
+    for name, value in figures.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise UsageError(
+                f"{name} is {value!r}, not a number",
+                code="plan-wrong-type",
+                fix=f"write {name} as a number without quotes, such as 1e12",
+            )
 
 
 def priced(plan: Plan, usd_per_gpu_hour: float | None) -> Plan:
@@ -251,8 +266,14 @@ def save_plan(plan: Plan, path: str | Path, *, force: bool = False) -> Path:
     """Write a plan file, YAML when its name ends so, and return its path.
 
     Raises:
-        PlanError: a file of that name is there and ``force`` is not, or it cannot be written.
+        PlanError: a file of that name is there and ``force`` is not, or it cannot be written; or no plan is given.
     """
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"a {type(plan).__name__} is no plan",
+            code="plan-wrong-type",
+            fix="give the plan of an answer, answer.plan, or sw.load_plan(PATH)",
+        )
     path = Path(path)
     if path.exists() and not force:
         raise PlanError(f"'{path}' exists already", code="output-path", fix="write save_plan(plan, path, force=True)")

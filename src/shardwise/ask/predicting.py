@@ -1,12 +1,22 @@
 """Predictions and explanations of plans that were checked."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from shardwise.ask.answers import ExplainAnswer, PredictAnswer
-from shardwise.ask.plans import ClusterSource, asked_plan, calibrated, checked_prediction, plan_of
+from shardwise.ask.plans import (
+    STANDARD_INPUT,
+    ClusterSource,
+    asked_plan,
+    calibrated,
+    checked_prediction,
+    plan_of,
+)
+from shardwise.errors import PlanError
 from shardwise.explain import explain as explained
 from shardwise.plan import Plan
 from shardwise.plan_file import PlanSource
+from shardwise.plan_file.read import is_plan_text
 from shardwise.rules import require_valid
 
 
@@ -53,6 +63,27 @@ def explain(
     return ExplainAnswer(explanation=explained(asked_plan(source, cluster, fields)))
 
 
+def _require_readable(source: object) -> None:
+    """Return when a plan may be read from what is given.
+
+    Raises:
+        PlanError: it is neither a path nor a document, or nothing is at the path.
+    """
+    is_text = isinstance(source, str) and is_plan_text(source)
+    if not isinstance(source, str | Path | Mapping):
+        raise PlanError(
+            f"a {type(source).__name__} is neither a plan file nor its content",
+            code="plan-wrong-type",
+            fix="give the path of a plan file, its text, or the parsed document",
+        )
+    if not isinstance(source, Mapping) and not is_text and str(source) != STANDARD_INPUT and not Path(source).is_file():
+        raise PlanError(
+            f"no file is at '{source}'",
+            code="plan-not-found",
+            fix="give the path of a plan file; of a model, ask sw.predict(MODEL, CLUSTER).plan",
+        )
+
+
 def load_plan(
     path: PlanSource,
     /,
@@ -72,6 +103,7 @@ def load_plan(
     Raises:
         ShardwiseError: the file cannot be used, or the plan breaks a rule.
     """
+    _require_readable(path)
     plan = plan_of(path, None, fields, named_model=model, named_cluster=cluster)
     require_valid(plan)
     return plan

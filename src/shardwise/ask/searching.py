@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from shardwise.ask.answers import PlanAnswer
 from shardwise.ask.bounded_fields import BOUNDED
-from shardwise.ask.plans import ClusterSource, asked_plan, calibrated, priced
+from shardwise.ask.plans import ClusterSource, asked_plan, calibrated, priced, require_numbers
 from shardwise.collector import paused_collector
+from shardwise.errors import UsageError
 from shardwise.fields import Field, plan_fields
 from shardwise.layout import Layout, ZeroStage
 from shardwise.plan import Plan
@@ -16,6 +17,7 @@ from shardwise.plan_file import PlanSource, recipe_assumptions
 from shardwise.plan_file.values import check_fields
 from shardwise.recipe import Recipe
 from shardwise.search import (
+    IntRange,
     Objective,
     SearchBounds,
     SearchResult,
@@ -60,6 +62,8 @@ def plan(
     Raises:
         ShardwiseError: with a message, a code and a fix, as the command line refuses.
     """
+    _require_choices(objective, limits)
+    require_numbers(global_batch_tokens=global_batch_tokens)
     bounds = _with_fields(limits or SearchBounds(), fields)
     recipe = {name: value for name, value in fields.items() if name not in BOUNDED}
     if isinstance(recipe.get("precision"), list | tuple):
@@ -69,6 +73,36 @@ def plan(
     with paused_collector():
         result = search_plan(question, bounds, objective)
     return PlanAnswer(result=result)
+
+
+def _require_choices(objective: object, limits: object) -> None:
+    """Return when the objective is one of those there are, and the limits are the record of a whole run's.
+
+    Raises:
+        UsageError: with what to write.
+    """
+    if objective not in get_args(Objective):
+        raise UsageError(
+            f"objective is {objective!r}, not one of {', '.join(get_args(Objective))}",
+            code="plan-unknown-choice",
+            fix='write objective="step_time"',
+        )
+    if limits is not None and not isinstance(limits, SearchBounds):
+        raise UsageError(
+            f"limits is a {type(limits).__name__}, not the record of a run's limits",
+            code="plan-wrong-type",
+            fix="write limits=sw.SearchBounds(deadline_days=30, max_gpus=64)",
+        )
+    found = limits or SearchBounds()
+    require_numbers(deadline_days=found.deadline_days, budget_usd=found.budget_usd, max_gpus=found.max_gpus)
+    for axis in DEGREES:
+        bound = getattr(found, axis)
+        if bound is not None and not isinstance(bound, IntRange):
+            raise UsageError(
+                f"limits has {axis}={bound!r}, and degrees are bounded beside it",
+                code="plan-wrong-type",
+                fix=f"write sw.plan(..., {axis}={bound!r})",
+            )
 
 
 def search_plan(question: Plan, bounds: SearchBounds, objective: Objective) -> SearchResult:

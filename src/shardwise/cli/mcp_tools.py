@@ -17,7 +17,15 @@ from typing import TypeAlias
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, find_command, make_parser
 from shardwise.cli.main import main
-from shardwise.cli.options import amount, count, finite_number, positive_amount, positive_number, whole_number
+from shardwise.cli.options import (
+    OR_NULL,
+    amount,
+    count,
+    finite_number,
+    positive_amount,
+    positive_number,
+    whole_number,
+)
 from shardwise.errors import UsageError
 
 JsonObject: TypeAlias = dict[str, object]
@@ -32,7 +40,8 @@ LONG_PARTS = ("memory.stages", "time.communication")
 """Parts of a prediction that no first screen shows."""
 IN_FILES = ("source", "plan", "files", "runs", "record", "oom_log")
 """Arguments that name files, and that also take a plan or a text as it is."""
-WHOLE, NUMBER = (int, whole_number, positive_number), (float, amount, finite_number)
+WHOLE = (int, whole_number, positive_number, OR_NULL[whole_number])
+NUMBER = (float, amount, finite_number, OR_NULL[amount])
 AMOUNTS = (count, positive_amount)
 FILE_SCHEMA: JsonObject = {
     "anyOf": [{"type": "string"}, {"type": "object"}],

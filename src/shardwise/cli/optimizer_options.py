@@ -2,6 +2,7 @@
 
 import argparse
 from contextlib import suppress
+from dataclasses import replace
 from typing import get_args
 
 from shardwise.ask.idle_options import IdleOption
@@ -9,7 +10,7 @@ from shardwise.cli.number_range import MANY_STEPS, NumberRange, add_number
 from shardwise.errors import CheckpointError
 from shardwise.optimizers import OPTIMIZERS, TrainerOption
 from shardwise.plan import Plan
-from shardwise.train.job import Decay, OptimizerSpec
+from shardwise.train.job import Decay, OptimizerSpec, usual_warmup_steps
 
 __all__ = ["OPTIMIZER_NUMBERS", "OPTIMIZER_ROWS", "add_optimizer_options", "given_optimizer"]
 
@@ -33,6 +34,7 @@ _RATE_HELP = (
 )
 _WEIGHT_DECAY_HELP = "(default: 0.1, and 0 for adapters; that of the run with --resume)"
 _FLOOR_HELP = "floor of a decaying rate over its peak (default: 0.1)"
+_WARMUP_HELP = "linear warm-up (default: 3 per cent of --steps, at most 100)"
 _LAST_HELP = "last steps in which the rate of wsd falls (default: a tenth of --steps)"
 _GROUP_HELP = "peak rate of parameters by name, such as 'lm_head.*=1e-4'; repeatable, the first that fits counts"
 _UNDECAYED_HELP = "names that weight decay spares besides norms, biases and other vectors; repeatable: '*embed_tokens*'"
@@ -97,7 +99,7 @@ def add_optimizer_options(group: "argparse._ArgumentGroup") -> None:
     """Add the options that say how the plan's optimizer steps and how its learning rate changes."""
     numbers, usual = OPTIMIZER_NUMBERS, OptimizerSpec()
     add_number(group, numbers, "--learning-rate", default=None, metavar="RATE", text=_RATE_HELP)
-    add_number(group, numbers, "--warmup-steps", default=0, metavar="N", text="linear warm-up (default: 0)")
+    add_number(group, numbers, "--warmup-steps", default=None, metavar="N", text=_WARMUP_HELP)
     group.add_argument(
         "--decay",
         choices=get_args(Decay),
@@ -131,9 +133,10 @@ def _usual(arguments: argparse.Namespace, plan: Plan) -> OptimizerSpec:
         with suppress(CheckpointError):  # said where the checkpoint is looked at, if this machine sees it
             if (origin := origin_of(find_checkpoint(arguments.resume))) is not None:
                 return origin.job.optimizer
+    begun = OptimizerSpec(num_warmup_steps=usual_warmup_steps(arguments.steps))
     if plan.recipe.adapter != "none":
-        return OptimizerSpec(learning_rate=2e-4, weight_decay_fraction=0.0)
-    return OptimizerSpec(learning_rate=2e-5) if arguments.weights is not None else OptimizerSpec()
+        return replace(begun, learning_rate=2e-4, weight_decay_fraction=0.0)
+    return replace(begun, learning_rate=2e-5) if arguments.weights is not None else begun
 
 
 def given_optimizer(arguments: argparse.Namespace, plan: Plan) -> OptimizerSpec:
@@ -151,7 +154,7 @@ def given_optimizer(arguments: argparse.Namespace, plan: Plan) -> OptimizerSpec:
         beta_2_fraction=given(arguments.beta2, usual.beta_2_fraction),
         epsilon=given(arguments.eps, usual.epsilon),
         max_grad_norm=given(arguments.max_grad_norm, MAX_GRAD_NORM),
-        num_warmup_steps=arguments.warmup_steps,
+        num_warmup_steps=usual.num_warmup_steps if arguments.warmup_steps is None else arguments.warmup_steps,
         decay=decay,
         num_decay_steps=arguments.decay_steps,
         min_learning_rate_ratio=given(arguments.min_learning_rate_ratio, usual.min_learning_rate_ratio),

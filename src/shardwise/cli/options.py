@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 
-from shardwise.fields import MAX_COUNT, Field, Value, field_named, plan_fields
+from shardwise.fields import MAX_COUNT, NULL, Field, Value, field_named, plan_fields
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
@@ -83,8 +83,12 @@ def whole_count(text: str) -> int:
 
 
 def number_list(text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas."""
-    return tuple(whole_number(part) for part in text.split(","))
+    """Whole numbers separated by commas, also in brackets, as a file has them."""
+    return tuple(whole_number(part) for part in _unbracketed(text).split(","))
+
+
+def _unbracketed(text: str) -> str:
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
 def amount(text: str) -> float:
@@ -96,10 +100,10 @@ def amount(text: str) -> float:
 
 
 def list_of(*choices: str) -> Callable[[str], tuple[str, ...]]:
-    """A reader of names separated by commas."""
+    """A reader of names separated by commas, also in brackets, as a file has them."""
 
     def read(text: str) -> tuple[str, ...]:
-        names = tuple(name.strip() for name in text.split(","))
+        names = tuple(name.strip() for name in _unbracketed(text).split(","))
         unknown = next((name for name in names if name not in choices), None)
         if unknown is not None:
             raise argparse.ArgumentTypeError(f"'{unknown[:40]}' is not one of {', '.join(choices)}")
@@ -185,12 +189,15 @@ def add_field_option(group: argparse._ActionsContainer, field: Field) -> None:
     if field.kind == "flag":
         group.add_argument(field.option, action=argparse.BooleanOptionalAction, help=text)
     elif field.kind == "choice":
-        group.add_argument(field.option, choices=field.choices, help=text)
+        choices = field.choices if field.default is not None else (*field.choices, NULL)
+        group.add_argument(field.option, choices=choices, metavar="|".join(field.choices), help=text)
     elif field.kind == "count" and field.choices:
         stages = tuple(int(choice) for choice in field.choices)
         group.add_argument(field.option, type=whole_number, choices=stages, help=text)
     else:
-        group.add_argument(field.option, type=_reader(field), metavar=_metavar(field), help=text)
+        read = _reader(field)
+        read = read if field.default is not None or field.is_required else OR_NULL.get(read) or _or_null(read)
+        group.add_argument(field.option, type=read, metavar=_metavar(field), help=text)
 
 
 def add_bound_option(group: argparse._ActionsContainer, field: Field) -> None:
@@ -237,6 +244,17 @@ def _reader(field: Field) -> Callable[[str], object]:
     return whole_count if is_large else whole_number
 
 
+def _or_null(read: Callable[[str], object]) -> Callable[[str], object]:
+    """A reader that leaves ``null`` as it is."""
+    return lambda text: text if text == NULL else read(text)
+
+
+OR_NULL: dict[Callable[[str], object], Callable[[str], object]] = {
+    read: _or_null(read) for read in (whole_number, amount)
+}
+"""Readers of what may be taken back, for those who ask an option for its kind."""
+
+
 def given_recipe(arguments: argparse.Namespace) -> dict[str, object]:
     """The recipe fields that were given, as a plan file spells them."""
     return _given(arguments, [field.name for field in plan_fields(Recipe)])
@@ -249,4 +267,5 @@ def given_layout(arguments: argparse.Namespace) -> dict[str, object]:
 
 def _given(arguments: argparse.Namespace, names: list[str]) -> dict[str, object]:
     values = vars(arguments)
-    return {name: values[name] for name in names if values.get(name) is not None}
+    given = {name: values[name] for name in names if values.get(name) is not None}
+    return {name: None if value == NULL else value for name, value in given.items()}

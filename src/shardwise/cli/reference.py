@@ -26,6 +26,8 @@ The JSON of every answer has a `schema`: `shardwise.prediction/1`, `shardwise.se
 [errors.md](errors.md) explains each code.
 `plan --json` stays below 40 kB: `recommended` has the plan, its prediction and the reason, other predictions are short,
 and `left_out` counts rows that are missing; with `--full` nothing is left out.
+A change such as `recompute=full recompute_layers=null` is typed into the plan's file, or behind PLAN as the options
+`--recompute full --recompute-layers null`: `null` takes back what the file says.
 `SHARDWISE_DEBUG=1` shows the traceback of a failure of ours. `NO_COLOR=1` turns colour off; a pipe never gets any.
 
 A shell completes commands, options and names of files once [shtab](https://docs.iterative.ai/shtab/) has written its

@@ -11,7 +11,8 @@ from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import Prediction
 from shardwise.recipe import Recipe
-from shardwise.rules import find_errors
+from shardwise.rules import Changes, find_errors
+from shardwise.rules.changes import merge
 from shardwise.units import Bytes
 
 __all__ = ["Predictions", "faster_changes", "smallest_changes", "verify", "verify_edits"]
@@ -65,7 +66,7 @@ def verify_edits(
     seen = {(plan.layout, plan.recipe)}
     for edit in edits:
         key = (edit.plan.layout, edit.plan.recipe)
-        if key in seen or find_errors(edit.plan) or not _is_counted(plan, edit.plan):
+        if key in seen or not edit.changes or find_errors(edit.plan) or not _is_counted(plan, edit.plan):
             continue
         seen.add(key)
         if key not in made:
@@ -84,12 +85,11 @@ def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:
 
 def _beside(edit: Edit, predicted: Prediction, prediction: Prediction) -> VerifiedChange:
     return VerifiedChange(
-        edit=edit.text,
+        changes=edit.changes,
         cost=edit.cost,
         effort=edit.effort,
         plan=edit.plan,
-        fits=predicted.fits,
-        is_borderline=predicted.memory.is_borderline,
+        fit=predicted.fit,
         device_used_bytes=predicted.memory.worst.device_used_bytes,
         needed_bytes=predicted.memory.needed_bytes,
         saved_bytes=prediction.memory.needed_bytes - predicted.memory.needed_bytes,
@@ -117,7 +117,7 @@ def _by_effort(change: VerifiedChange) -> tuple[int, float, int, str]:
 
 def _combine(plan: Plan, prediction: Prediction, made: Predictions) -> tuple[VerifiedChange, ...]:
     """One change made of several edits, greedily: the edit that saves most of the smallest sufficient effort."""
-    texts: list[str] = []
+    changes: Changes = ()
     costs: list[str] = []
     effort, current, now = 0, plan, prediction
     for _ in range(MAX_COMBINED):
@@ -130,12 +130,12 @@ def _combine(plan: Plan, prediction: Prediction, made: Predictions) -> tuple[Ver
             return ()
         fitting = sorted((change for change in saving if change.fits), key=_by_effort)
         best = fitting[0] if fitting else _most_relief(saving, now)
-        texts.append(best.edit)
+        changes = merge(changes, best.changes)
         costs.append(best.cost)
         effort, current = max(effort, best.effort), best.plan
         now = made[current.layout, current.recipe]
         if best.fits:
-            edit = Edit(text=" and ".join(texts), cost="; ".join(costs), effort=effort, plan=best.plan)
+            edit = Edit(changes=changes, cost="; ".join(costs), effort=effort, plan=best.plan)
             return (_beside(edit, now, prediction),)
     return ()
 
@@ -145,4 +145,4 @@ def _most_relief(saving: Iterable[VerifiedChange], prediction: Prediction) -> Ve
 
 
 def _is_lora(change: VerifiedChange) -> bool:
-    return change.plan.recipe.adapter != "none" and "adapter" in change.edit
+    return "adapter" in dict(change.changes)

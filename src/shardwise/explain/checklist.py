@@ -5,7 +5,7 @@ from dataclasses import replace
 from shardwise.engines.table import ENGINES
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_capacity_bytes, counted_states
-from shardwise.explain.strategy_trials import StrategyTrial, settings_words, trial_named
+from shardwise.explain.strategy_trials import StrategyKind, StrategyTrial, settings_words, trial_of
 from shardwise.explain.told import compared, told
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -56,9 +56,16 @@ def _fits_one_gpu(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     if small is not None:
         numbers.append(small)
     is_alone = question.cluster.num_gpus == 1
-    if needed.value <= capacity:
+    if memory.fit == "fits":
         answer, advice = "yes", "data parallelism and mixed precision are enough; divide states only for larger batches"
-    elif small is not None and small.value <= capacity:
+        if is_alone:
+            advice = "spend what is left on less recomputation or larger micro-batches"
+    elif memory.fit == "at the edge":
+        answer = "at the edge"
+        advice = (
+            "take an 8-bit optimizer, adapters or offload" if is_alone else "divide states, if only the optimizer's"
+        )
+    elif small is not None and small.value * memory.high_fraction < capacity:
         answer = "no, unless only adapters are trained on a 4-bit base"
         advice = "train adapters, or take more GPUs" if is_alone else "divide states, or train adapters"
     else:
@@ -69,9 +76,17 @@ def _fits_one_gpu(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
         claim=f"Does it fit one GPU? {answer}: undivided it needs {needed.text} of {format_gib(capacity)}.",
         numbers=tuple(numbers),
         because=f"predicted for the smallest undivided layout ({short_layout(plan)}), with one sequence at a time and "
-        f"recompute={plan.recipe.recompute}",
+        f"recompute={plan.recipe.recompute}{_accumulation_words(plan)}",
         suggestion=advice,
     )
+
+
+def _accumulation_words(plan: Plan) -> str:
+    """Whether whole gradients wait beside activations and logits for further micro-batches."""
+    count = plan.num_microbatches
+    if count == 1 or plan.recipe.adapter != "none":
+        return ""
+    return f"; whole gradients add up over {count:,} micro-batches beside activations and logits"
 
 
 def _undivided(question: Plan, trial: StrategyTrial) -> tuple[Plan, MemoryPrediction] | None:
@@ -109,7 +124,9 @@ def _states_fit_one_gpu(question: Plan) -> Finding:
 
 
 def _quantised(question: Plan) -> Quantity | None:
-    """What QLoRA needs on one GPU; ``None`` where the engine or the model does not have it."""
+    """What QLoRA needs on one GPU; ``None`` where it is asked about, or the engine or the model does not have it."""
+    if question.recipe.adapter == "qlora":
+        return None
     recipe = replace(
         question.recipe, adapter="qlora", micro_batch_size=1, recompute="full", convention="engine", offload="none"
     )
@@ -125,7 +142,8 @@ def _is_wide(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     layer_params = max(layer.num_params for layer, _ in model.layer_runs)
     states = counted_states(question).bytes_per_param * layer_params
     is_wide = states > LARGE_LAYER_FRACTION * capacity
-    tensor, plain = trial_named(trials, "tensor parallel with"), _fastest(trials, without="tensor")
+    tensor = trial_of(trials, "tp")
+    plain = _fastest(tuple(one for one in trials if one.plan is not None and one.plan.layout.tp == 1))
     compares, advice = "", _width_advice(question, tensor, states / capacity)
     if tensor is not None and tensor.prediction is not None and plain is not None and plain.prediction is not None:
         ratio = tensor.prediction.time.step_s / plain.prediction.time.step_s
@@ -162,16 +180,14 @@ def _width_advice(question: Plan, tensor: StrategyTrial | None, layer_fraction: 
     return f"{size}; dividing its matrices too leaves {format_gib(tensor.needed_bytes)} a GPU, which does not fit"
 
 
-def _fastest(trials: tuple[StrategyTrial, ...], *, without: str | None = None) -> StrategyTrial | None:
-    fitting = [
-        one for one in trials if one.prediction is not None and (without is None or without not in one.strategy.name)
-    ]
+def _fastest(trials: tuple[StrategyTrial, ...]) -> StrategyTrial | None:
+    fitting = [one for one in trials if one.prediction is not None]
     return min(fitting, key=lambda one: one.step_s, default=None)
 
 
 def _is_deep(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding | None:
     """Compares the activations of a pipeline's worst stage with those of the undivided model by one recipe."""
-    sharded, piped = _most_sharded(trials), trial_named(trials, "pipeline parallel")
+    sharded, piped = _most_sharded(trials), trial_of(trials, "pp")
     if sharded is None or sharded.plan is None:
         return None
     recipe = replace(sharded.plan.recipe, recompute_layers=None)
@@ -202,18 +218,21 @@ def _is_deep(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding | Non
 
 def _most_sharded(trials: tuple[StrategyTrial, ...]) -> StrategyTrial | None:
     """FSDP, or the highest ZeRO stage that the engine has, or whatever comes first."""
-    names = ("FSDP", "ZeRO-2", "ZeRO-1", "data parallel", "one GPU")
-    found = (trial_named(trials, name) for name in names)
+    kinds: tuple[StrategyKind, ...] = ("fsdp", "zero-2", "zero-1", "undivided")
+    found = (trial_of(trials, kind) for kind in kinds)
     return next((trial for trial in found if trial is not None and trial.plan is not None), None)
 
 
 def _optimizer_dominates(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     states = counted_states(question)
     fraction = states.optimizer_bytes / states.bytes_per_param
-    first, second = trial_named(trials, "ZeRO-1"), trial_named(trials, "ZeRO-2")
+    answer, numbers = _optimizer_beside(question, trials)
+    first, second = trial_of(trials, "zero-1"), trial_of(trials, "zero-2")
     enough = next((one for one in (first, second) if one is not None and one.prediction is not None), None)
     if enough is not None:
         advice = f"{enough.strategy.name} is enough to fit: {format_seconds(enough.step_s)} a step"
+    elif question.recipe.adapter != "none":
+        advice = "only adapters have optimizer states: frozen weights and activations decide"
     elif question.cluster.num_gpus == 1:
         advice = "one GPU has nobody to share with: an 8-bit optimizer, adapters or offload"
     elif first is None and second is None:
@@ -222,22 +241,48 @@ def _optimizer_dominates(question: Plan, trials: tuple[StrategyTrial, ...]) -> F
         advice = "dividing the optimizer and gradients is not enough; parameters have to be divided too"
     return Finding(
         topic="checklist",
-        claim=f"Does the optimizer dominate? {'yes' if fraction >= DOMINANT_FRACTION else 'no'}: "
-        f"{states.optimizer_bytes:g} of {states.bytes_per_param:g} bytes a parameter, "
-        f"{format_gib(states.optimizer_bytes * states.num_params)}.",
-        numbers=(Quantity(name="share of the states", value=fraction, unit="fraction"),),
+        claim=f"Does the optimizer dominate? {answer}; of the states it is {states.optimizer_bytes:.3g} of "
+        f"{states.bytes_per_param:.3g} bytes a parameter.",
+        numbers=(Quantity(name="share of the states", value=fraction, unit="fraction"), *numbers),
         because=f"{question.recipe.optimizer} in {question.recipe.precision}, as {question.engine} keeps it",
         suggestion=advice,
     )
 
 
+def _optimizer_beside(question: Plan, trials: tuple[StrategyTrial, ...]) -> tuple[str, tuple[Quantity, ...]]:
+    """Whether an undivided GPU would hold more of the optimizer than of anything else, with the sharded recipe."""
+    sharded = _most_sharded(trials)
+    if sharded is None or sharded.plan is None:
+        return "no layout keeps the rules", ()
+    layout = Layout(dp_replicate=question.cluster.num_gpus, zero_stage=0)
+    plan = replace(sharded.plan, layout=layout, recipe=replace(sharded.plan.recipe, recompute_layers=None))
+    if find_errors(plan):
+        states = counted_states(question)
+        return f"{format_gib(states.optimizer_bytes * states.num_params)} undivided", ()
+    memory = predict_memory(plan)
+    entries = [entry for entry in memory.worst.components if entry.component not in ("optimizer", "framework")]
+    other = max(entries, key=lambda entry: entry.num_bytes).component
+    held, beside = (
+        told(f"undivided {name}", memory, f"memory.components_bytes.{name}", "bytes", plan=plan)
+        for name in ("optimizer", other)
+    )
+    needed = told("undivided in all", memory, "memory.needed_bytes", "bytes", plan=plan)
+    is_most = held.value >= beside.value
+    answer = (
+        f"{'yes' if is_most else 'no'}, undivided it is {held.text} of the {needed.text} that a GPU needs, "
+        f"{'more' if is_most else 'less'} than {other} ({beside.text}), micro-batch {plan.recipe.micro_batch_size}, "
+        f"recompute={plan.recipe.recompute}"
+    )
+    return answer, (held, beside, needed)
+
+
 def _smallest_footprint(trials: tuple[StrategyTrial, ...], question: Plan) -> Finding | None:
     """The layout of each strategy with everything else as small as it goes."""
-    found = {trial.strategy.name: small for trial in trials if (small := _smallest(trial, question)) is not None}
+    found = {trial.strategy: small for trial in trials if (small := _smallest(trial, question)) is not None}
     if not found:
         return None
-    least = min(found, key=lambda name: found[name].value)
-    sharded = next((small for name, small in found.items() if name.startswith("FSDP")), None)
+    least = min(found, key=lambda strategy: found[strategy].value)
+    sharded = next((small for strategy, small in found.items() if strategy.kind == "fsdp"), None)
     source = found[least].source
     plan = None if source is None else source.plan
     numbers = [found[least]]
@@ -246,7 +291,7 @@ def _smallest_footprint(trials: tuple[StrategyTrial, ...], question: Plan) -> Fi
     settings = f" ({settings_words(plan)})" if plan is not None else ""
     return Finding(
         topic="checklist",
-        claim=f"Must the footprint be minimal? The smallest of the layouts below is {least} with "
+        claim=f"Must the footprint be minimal? The smallest of the layouts below is {least.name} with "
         f"{found[least].text} a GPU{settings}.",
         numbers=tuple(numbers),
         because="predicted with one sequence at a time, everything recomputed and states divided as far as they go; "
@@ -277,14 +322,14 @@ def _network(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
             claim="What is the network? One GPU communicates with nobody: 0 bytes a step.",
             suggestion="it matters with the second GPU",
         )
-    sharded = trial_named(trials, "FSDP") or trials[0]
+    sharded = trial_of(trials, "fsdp") or trials[0]
     shown = sharded if sharded.prediction is not None else _fastest(trials)
     if shown is None or shown.prediction is None:
         return _network_unknown(question)
     exposed = shown.told("exposed", "time.components_s.exposed_communication", "s")
     step = shown.told("step", "time.step_s", "s")
     share = compared("exposed of the step", exposed, step, "fraction")
-    hybrid = trial_named(trials, "HSDP")
+    hybrid = trial_of(trials, "hsdp")
     is_fast = share.value < FAST_NETWORK_FRACTION
     advice = (
         "the network keeps up; no strategy has to be chosen for its sake"

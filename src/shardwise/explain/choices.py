@@ -1,20 +1,30 @@
 """Choices of a plan that cost more than they give: each is taken back, and the plan without it is predicted."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from operator import itemgetter
 
-from shardwise.engines.table import ENGINES
 from shardwise.explain.changes import Predictions, verify_edits
-from shardwise.explain.edits import FLAG, LAYOUT, TRAINING, Edit, recipe_edit, with_pinned_batch
+from shardwise.explain.edits import (
+    LAYOUT,
+    TRAINING,
+    Edit,
+    edit,
+    fewer_ranks,
+    fused_attention,
+    larger_micro_batch,
+    recompute,
+    usual_schedule,
+    without_activation_offload,
+    without_offload,
+)
 from shardwise.explain.records import Finding, Quantity, VerifiedChange
-from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict.idle_switches import NOTHING_FRACTION
 from shardwise.prediction import Prediction
 from shardwise.rules.degrees import divisors
 from shardwise.rules.world import fast_domain_gpus
-from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS
+from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.search.uneven_stages import head_blocks, uneven_stages
 from shardwise.units import format_gib, format_seconds
 
@@ -31,20 +41,7 @@ NEARLY_BEST_RATIO = 1.03
 LARGER_MICRO_BATCHES = (2, 4, 8, 16, 32)
 FEW_SPREADS = 3
 
-EDITED_FIELDS = (
-    "tp",
-    "cp",
-    "pp",
-    "vpp",
-    "ep",
-    "expert_tp",
-    "dp_replicate",
-    "dp_shard",
-    "zero_stage",
-    "defer_grad_reduce",
-)
-
-Edits = Iterator[Edit]
+Edits = Iterable[Edit]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +58,13 @@ class Choice:
 
 def choice_findings(plan: Plan, prediction: Prediction, *, made: Predictions | None = None) -> tuple[Finding, ...]:
     """Each choice that another plan does better without: faster, or as fast in much less memory. Dearest first."""
-    pinned, found = with_pinned_batch(plan), []
+    found = []
     made = {} if made is None else made
     for choice in CHOICES:
         words = choice.words(plan)
         if not words:
             continue
-        tried = verify_edits(choice.edits(pinned), plan=plan, prediction=prediction, made=made)
+        tried = verify_edits(choice.edits(plan), plan=plan, prediction=prediction, made=made)
         better = [change for change in tried if _is_better(change, prediction)]
         if better:
             change = _best(better)
@@ -139,63 +136,23 @@ def _fewer(axis: str) -> Callable[[Plan], Edits]:
     def edits(plan: Plan) -> Edits:
         degree: int = getattr(plan.layout, axis)
         for smaller in divisors(degree)[:-1]:
-            layout = _with_fewer(plan, axis, smaller)
             size = plan.recipe.micro_batch_size
-            for layout_with_experts in _with_more_experts(plan, layout) if axis == "tp" else (layout,):
+            for experts in (*_more_experts(plan), {}) if axis == "tp" else ({},):
                 for halved in range((degree // smaller).bit_length()):
                     if size >> halved:
-                        yield _layout_edit(plan, layout_with_experts, size >> halved)
+                        yield fewer_ranks(plan, axis, smaller, **experts, micro_batch_size=size >> halved)
 
     return edits
 
 
-def _with_fewer(plan: Plan, axis: str, smaller: int) -> Layout:
-    """The layout with a smaller degree, its other ranks in the shard group, whose states are divided at least as the
-    engine divides them by default."""
-    layout = plan.layout
-    degree: int = getattr(layout, axis)
-    changed = replace(
-        layout,
-        **{axis: smaller},  # type: ignore[arg-type]
-        dp_shard=layout.dp_shard * (degree // smaller),
-        zero_stage=layout.zero_stage or ENGINES[plan.engine].default_zero_stage,
-    )
-    if axis == "tp":
-        expert_tp = min(layout.expert_tp, smaller)
-        return replace(changed, sequence_parallel=layout.sequence_parallel and smaller > 1, expert_tp=expert_tp)
-    if axis == "pp":
-        changed = replace(changed, stage_layers=None)
-        return replace(changed, vpp=1, schedule=DEFAULT_SCHEDULE) if smaller == 1 else changed
-    return changed
-
-
-def _with_more_experts(plan: Plan, layout: Layout) -> Iterator[Layout]:
-    """A layout with its experts divided over a domain of fast links first, where they are not, then as it is."""
+def _more_experts(plan: Plan) -> Iterator[dict[str, int]]:
+    """Experts divided over a domain of fast links, where they are not."""
     moe, domain = plan.model.moe, fast_domain_gpus(plan.cluster)
     if moe is not None:
         for ep in reversed(divisors(moe.num_experts)):
-            if layout.ep < ep <= domain:
-                yield replace(layout, ep=ep, expert_tp=1)
+            if plan.layout.ep < ep <= domain:
+                yield {"ep": ep, "expert_tp": 1}
                 break
-    yield layout
-
-
-def _layout_edit(plan: Plan, layout: Layout, micro_batch_size: int) -> Edit:
-    """An edit whose text names every field that differs."""
-    texts = [
-        f"{name}={str(getattr(layout, name)).lower()}"
-        for name in EDITED_FIELDS
-        if getattr(layout, name) != getattr(plan.layout, name)
-    ]
-    recipe = replace(plan.recipe, micro_batch_size=micro_batch_size)
-    if recipe != plan.recipe:
-        texts.append(f"micro_batch_size={micro_batch_size}")
-    return Edit(
-        text=" ".join(texts),
-        cost="more of the model on each GPU",
-        effort=LAYOUT,
-        plan=replace(plan, layout=layout, recipe=recipe),
-    )
 
 
 def _num_servers(plan: Plan, ranks: int) -> int:
@@ -210,7 +167,7 @@ def _expert_words(plan: Plan) -> str:
 def _narrower_experts(plan: Plan) -> Edits:
     for ep in reversed(divisors(plan.layout.ep)):
         if ep * plan.layout.expert_tp <= fast_domain_gpus(plan.cluster):
-            yield _layout_edit(plan, replace(plan.layout, ep=ep), plan.recipe.micro_batch_size)
+            yield edit(plan, "more tokens for each expert's ranks", LAYOUT, ep=ep)
 
 
 def _gather_words(plan: Plan) -> str:
@@ -224,16 +181,15 @@ def _gather_words(plan: Plan) -> str:
 
 def _narrower_shards(plan: Plan) -> Edits:
     """HSDP whose shard groups fill a server or a few, also reducing once a step; then parameters that stay whole."""
-    layout, size = plan.layout, plan.recipe.micro_batch_size
+    layout, cost = plan.layout, "more of the states on each GPU"
     for group in divisors(layout.dp_shard)[:-1]:
         if (layout.tp * layout.cp * group) % plan.cluster.node.gpus_per_node == 0:
             copies = layout.dp_replicate * layout.dp_shard // group
-            hybrid = replace(layout, dp_replicate=copies, dp_shard=group)
-            yield _layout_edit(plan, hybrid, size)
+            yield edit(plan, cost, LAYOUT, dp_replicate=copies, dp_shard=group)
             if plan.num_microbatches > 1:
-                yield _layout_edit(plan, replace(hybrid, defer_grad_reduce=True), size)
+                yield edit(plan, cost, LAYOUT, dp_replicate=copies, dp_shard=group, defer_grad_reduce=True)
     for stage in (1, 2):
-        yield _layout_edit(plan, replace(layout, zero_stage=stage), size)
+        yield edit(plan, cost, LAYOUT, zero_stage=stage)
 
 
 def _schedule_words(plan: Plan) -> str:
@@ -241,12 +197,6 @@ def _schedule_words(plan: Plan) -> str:
     if layout.pp == 1 or not SCHEDULE_KINDS[layout.schedule].runs_forwards_first:
         return ""
     return f"The schedule {layout.schedule}, which keeps activations of all {plan.num_microbatches} micro-batches,"
-
-
-def _usual_schedule(plan: Plan) -> Edits:
-    layout = replace(plan.layout, schedule=DEFAULT_SCHEDULE)
-    text, cost = f"schedule={DEFAULT_SCHEDULE}", "none: the same bubble"
-    yield Edit(text=text, cost=cost, effort=LAYOUT, plan=replace(plan, layout=layout))
 
 
 def _stage_words(plan: Plan) -> str:
@@ -258,9 +208,7 @@ def _stage_words(plan: Plan) -> str:
 
 def _other_stages(plan: Plan) -> Edits:
     for spread, _ in zip(uneven_stages(plan), range(FEW_SPREADS), strict=False):
-        text = f"stage_layers={','.join(map(str, spread))}"
-        layout = replace(plan.layout, stage_layers=spread)
-        yield Edit(text=text, cost="uneven stages", effort=LAYOUT, plan=replace(plan, layout=layout))
+        yield edit(plan, "uneven stages", LAYOUT, stage_layers=spread)
 
 
 def _recompute_words(plan: Plan) -> str:
@@ -272,10 +220,8 @@ def _recompute_words(plan: Plan) -> str:
 
 
 def _less_recomputation(plan: Plan) -> Edits:
-    recipe = replace(plan.recipe, recompute_layers=None, recompute_modules=None)
-    for mode in ("none", "selective"):
-        changed = replace(recipe, recompute=mode)
-        yield recipe_edit(plan, f"recompute={mode}", "more activations are kept", FLAG, changed)
+    yield recompute(plan, "none", "all activations are kept")
+    yield recompute(plan, "selective", "more activations are kept")
 
 
 def _micro_batch_words(plan: Plan) -> str:
@@ -285,29 +231,12 @@ def _micro_batch_words(plan: Plan) -> str:
 
 def _larger_micro_batches(plan: Plan) -> Edits:
     for times in LARGER_MICRO_BATCHES:
-        size = plan.recipe.micro_batch_size * times
-        recipe = replace(plan.recipe, micro_batch_size=size)
-        yield recipe_edit(plan, f"micro_batch_size={size}", f"{times}x the activations", FLAG, recipe)
-
-
-def _without_offload(plan: Plan) -> Edits:
-    bare = replace(plan.recipe, offload="none")
-    yield recipe_edit(plan, "offload=none", "states stay on the GPU", FLAG, bare)
-
-
-def _without_activation_offload(plan: Plan) -> Edits:
-    kept = replace(plan.recipe, activation_offload=False)
-    yield recipe_edit(plan, "activation_offload=false", "activations stay on the GPU", FLAG, kept)
-
-
-def _fused_attention(plan: Plan) -> Edits:
-    yield recipe_edit(plan, "attention=flash", "none: same result", FLAG, plan.recipe.with_fused_attention())
+        yield larger_micro_batch(plan, times)
 
 
 def _mixed_precision(plan: Plan) -> Edits:
     for precision in ("bf16-mixed", "fp16-mixed"):
-        recipe = replace(plan.recipe, precision=precision)
-        yield recipe_edit(plan, f"precision={precision}", "16-bit matrix products", TRAINING, recipe)
+        yield edit(plan, "16-bit matrix products: check the loss", TRAINING, precision=precision)
 
 
 CHOICES = (
@@ -346,7 +275,7 @@ CHOICES = (
     Choice(
         words=_schedule_words,
         because="1F1B starts a backward as soon as it can, so a stage holds activations of at most pp micro-batches",
-        edits=_usual_schedule,
+        edits=lambda plan: (usual_schedule(plan),),
     ),
     Choice(
         words=_stage_words,
@@ -366,17 +295,17 @@ CHOICES = (
     Choice(
         words=lambda plan: f"offload={plan.recipe.offload}" if plan.recipe.offload != "none" else "",
         because="the update or the weights wait for the host, though the GPU has room to spare",
-        edits=_without_offload,
+        edits=lambda plan: (without_offload(plan),),
     ),
     Choice(
         words=lambda plan: "activation_offload=true" if plan.recipe.activation_offload else "",
         because="activations cross PCIe twice, though the GPU has room to spare",
-        edits=_without_activation_offload,
+        edits=lambda plan: (without_activation_offload(plan),),
     ),
     Choice(
         words=lambda plan: "Eager attention, which writes out all scores," if plan.recipe.writes_scores else "",
         because="scores grow with the square of the sequence; a fused kernel never stores them",
-        edits=_fused_attention,
+        edits=lambda plan: (fused_attention(plan),),
     ),
     Choice(
         words=lambda plan: "Training in fp32" if plan.recipe.precision == "fp32" else "",

@@ -4,13 +4,17 @@ An edit only proposes; :mod:`shardwise.explain.changes` asks the rules about it 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from shardwise.engines.table import ENGINES, state_bytes
 from shardwise.optimizers import eight_bit_form
 from shardwise.plan import Plan
-from shardwise.recipe import Precision, Recipe
-from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE
+from shardwise.recipe import Recompute
+from shardwise.rules import Changes
+from shardwise.rules.defaults import type_changes
+from shardwise.rules.refusal import Value
+from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS
+from shardwise.search.closest import LOSS_CHUNKS
 
 __all__ = [
     "FLAG",
@@ -18,264 +22,219 @@ __all__ = [
     "LAYOUT",
     "TRAINING",
     "Edit",
+    "edit",
     "faster_edits",
+    "fewer_ranks",
+    "fused_attention",
     "host_edits",
-    "recipe_edit",
+    "larger_micro_batch",
+    "recompute",
     "smaller_edits",
-    "with_pinned_batch",
+    "usual_schedule",
+    "without_activation_offload",
+    "without_offload",
 ]
-
-LOSS_CHUNKS = 8
 
 FLAG, LAYOUT, TRAINING, HARDWARE = 0, 1, 2, 3
 """Effort of an edit."""
+DIVIDED_FURTHER: dict[str, Changes] = {"tp": (("sequence_parallel", True),), "pp": (("stage_layers", None),)}
+"""Changes that go with a larger degree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A plan made from another by one change."""
+    """What to type into a plan's file, and the plan that the file then gives."""
 
-    text: str
-    """What to type, as ``recompute=full``."""
+    changes: Changes
+    """Fields of the layout and the recipe, or of the cluster's description where it is other hardware."""
     cost: str
     effort: int
     plan: Plan
 
 
+def edit(plan: Plan, cost: str, effort: int, *, following: Changes = (), **changes: Value) -> Edit:
+    """An edit of fields by name; ``following`` are fields that depend on them, as in :func:`type_changes`."""
+    typed, edited = type_changes(plan, tuple(changes.items()), following)
+    return Edit(changes=typed, cost=cost, effort=effort, plan=edited)
+
+
 def smaller_edits(plan: Plan) -> Iterator[Edit]:
     """Edits that hold less on the device, by effort and then by how little they cost."""
-    pinned = with_pinned_batch(plan)
-    yield from _flag_edits(pinned)
-    yield from _sharding_edits(pinned)
-    yield from _degree_edits(pinned)
-    yield from _training_edits(pinned)
+    yield from _flag_edits(plan)
+    yield from _sharding_edits(plan)
+    yield from _degree_edits(plan)
+    yield from _training_edits(plan)
 
 
 def host_edits(plan: Plan) -> Iterator[Edit]:
     """Edits that hold less on the host: less is offloaded, or it goes to drives."""
-    pinned = with_pinned_batch(plan)
-    recipe = pinned.recipe
+    recipe = plan.recipe
     if recipe.activation_offload:
-        kept = replace(recipe, activation_offload=False)
-        yield recipe_edit(pinned, "activation_offload=false", "activations stay on the GPU", FLAG, kept)
+        yield without_activation_offload(plan)
     if recipe.offload == "none":
         return
-    yield recipe_edit(pinned, "offload=none", "states stay on the GPU", FLAG, replace(recipe, offload="none"))
+    yield without_offload(plan)
     if recipe.offload == "parameters":
-        weights = replace(recipe, offload="optimizer")
-        yield recipe_edit(pinned, "offload=optimizer", "weights stay on the GPU", FLAG, weights)
+        yield edit(plan, "weights stay on the GPU", FLAG, offload="optimizer")
     if recipe.offload != "nvme":
-        drives = replace(recipe, offload="nvme")
-        yield recipe_edit(pinned, "offload=nvme", "the update waits for the drives", TRAINING, drives)
+        yield edit(plan, "the update waits for the drives", TRAINING, offload="nvme")
 
 
 def faster_edits(plan: Plan) -> Iterator[Edit]:
     """Edits that use spare memory, or spare a cost, to make the step shorter."""
-    pinned = with_pinned_batch(plan)
-    recipe, layout = pinned.recipe, pinned.layout
+    recipe, layout = plan.recipe, plan.layout
     if recipe.offload != "none":
-        yield recipe_edit(pinned, "offload=none", "states stay on the GPU", FLAG, replace(recipe, offload="none"))
+        yield without_offload(plan)
     if recipe.writes_scores:
-        yield recipe_edit(pinned, "attention=flash", "none", FLAG, recipe.with_fused_attention())
-    if not recipe.compile and ENGINES[pinned.engine].has_compile_switch:
-        yield recipe_edit(pinned, "compile=true", "compile time at start", FLAG, replace(recipe, compile=True))
+        yield fused_attention(plan)
+    if not recipe.compile and ENGINES[plan.engine].has_compile_switch:
+        yield edit(plan, "compile time at start", FLAG, compile=True)
     if recipe.recompute == "full":
-        lighter = replace(recipe, recompute="selective")
-        yield recipe_edit(pinned, "recompute=selective", "more activations are kept", FLAG, lighter)
+        yield recompute(plan, "selective", "more activations are kept")
     if recipe.recompute != "none":
-        yield recipe_edit(
-            pinned,
-            "recompute=none",
-            "all activations are kept",
-            FLAG,
-            replace(recipe, recompute="none", recompute_modules=None),
-        )
+        yield recompute(plan, "none", "all activations are kept")
     for times in (2, 4):
-        size = recipe.micro_batch_size * times
-        larger = replace(recipe, micro_batch_size=size)
-        yield recipe_edit(pinned, f"micro_batch_size={size}", f"{times}x the activations", FLAG, larger)
+        yield larger_micro_batch(plan, times)
     if layout.zero_stage == 3 and layout.reshard_after_forward and layout.state_shard_size > 1:
-        kept = replace(layout, reshard_after_forward=False)
-        text, cost = "reshard_after_forward=false", "gathered weights stay until backward"
-        yield Edit(text=text, cost=cost, effort=FLAG, plan=replace(pinned, layout=kept))
-    yield from _faster_layouts(pinned)
+        yield edit(plan, "gathered weights stay until backward", FLAG, reshard_after_forward=False)
+    yield from _faster_layouts(plan)
     if recipe.precision == "fp32":
-        mixed = replace(recipe, precision="bf16-mixed")
-        yield recipe_edit(pinned, "precision=bf16-mixed", "16-bit matrix products: check the loss", TRAINING, mixed)
-    if recipe.precision in ("bf16-mixed", "fp16-mixed") and pinned.cluster.gpu.peak_flop_per_s("fp8") > 0:
-        yield recipe_edit(
-            pinned,
-            "precision=fp8-mixed",
-            "8-bit matrix products: check the loss",
-            TRAINING,
-            replace(recipe, precision="fp8-mixed"),
-        )
+        yield edit(plan, "16-bit matrix products: check the loss", TRAINING, precision="bf16-mixed")
+    if recipe.precision in ("bf16-mixed", "fp16-mixed") and plan.cluster.gpu.peak_flop_per_s("fp8") > 0:
+        yield edit(plan, "8-bit matrix products: check the loss", TRAINING, precision="fp8-mixed")
 
 
-def with_pinned_batch(plan: Plan) -> Plan:
-    """The plan with its global batch written down, so that no edit changes what is trained."""
-    return replace(plan, recipe=replace(plan.recipe, global_batch_size=plan.global_batch_size))
+def fused_attention(plan: Plan) -> Edit:
+    """The edit to the engine's fused kernel in place of written-out scores."""
+    return edit(plan, "none: same result, faster", FLAG, attention="flash", attention_kernel=None)
 
 
-def recipe_edit(plan: Plan, text: str, cost: str, effort: int, recipe: Recipe) -> Edit:
-    """An edit of the recipe alone."""
-    return Edit(text=text, cost=cost, effort=effort, plan=replace(plan, recipe=recipe))
+def recompute(plan: Plan, what: Recompute, cost: str) -> Edit:
+    """The edit to recomputation of every block alike."""
+    return edit(plan, cost, FLAG, recompute=what, recompute_layers=None, recompute_modules=None)
+
+
+def larger_micro_batch(plan: Plan, times: int) -> Edit:
+    """The edit to so many times the sequences in a micro-batch."""
+    size = plan.recipe.micro_batch_size * times
+    return edit(plan, f"{times}x the activations", FLAG, micro_batch_size=size)
+
+
+def without_offload(plan: Plan) -> Edit:
+    """The edit that leaves model states on the GPU."""
+    return edit(plan, "states stay on the GPU", FLAG, offload="none")
+
+
+def without_activation_offload(plan: Plan) -> Edit:
+    """The edit that leaves saved activations on the GPU."""
+    return edit(plan, "activations stay on the GPU", FLAG, activation_offload=False)
+
+
+def usual_schedule(plan: Plan) -> Edit:
+    """The edit of a pipeline to 1F1B, whose bubble is GPipe's and longer than that of chunks or split backwards."""
+    layout = plan.layout
+    is_gpipe = layout.vpp == 1 and SCHEDULE_KINDS[layout.schedule].runs_forwards_first
+    cost = "none: the same bubble" if is_gpipe else "a longer bubble"
+    return edit(plan, cost, LAYOUT, vpp=1, schedule=DEFAULT_SCHEDULE)
+
+
+def fewer_ranks(plan: Plan, axis: str, degree: int, **changes: Value) -> Edit:
+    """The edit to a smaller degree of an axis, whose other ranks join the shard group.
+
+    States are then divided at least as the engine divides them by default. What the smaller degree leaves no place for
+    goes with it: sequence parallelism and the ranks inside an expert with tp, uneven stages and chunks with pp.
+    """
+    layout = plan.layout
+    before: int = getattr(layout, axis)
+    divided = {axis: degree, "dp_shard": layout.dp_shard * (before // degree)}
+    following: Changes = (("zero_stage", layout.zero_stage or ENGINES[plan.engine].default_zero_stage),)
+    if axis == "tp":
+        keeps = layout.sequence_parallel and degree > 1
+        following += (("sequence_parallel", keeps), ("expert_tp", min(layout.expert_tp, degree)))
+    if axis == "pp":
+        following += (("stage_layers", None),)
+        following += (("vpp", 1), ("schedule", DEFAULT_SCHEDULE)) if degree == 1 else ()
+    return edit(plan, "more of the model on each GPU", LAYOUT, following=following, **divided | changes)
 
 
 def _flag_edits(plan: Plan) -> Iterator[Edit]:
     recipe, layout = plan.recipe, plan.layout
     if recipe.writes_scores:
-        yield recipe_edit(plan, "attention=flash", "none: same result, faster", FLAG, recipe.with_fused_attention())
+        yield fused_attention(plan)
     if recipe.loss_chunks == 1 and plan.model.has_head:
-        chunked = replace(recipe, loss_chunks=LOSS_CHUNKS)
-        yield recipe_edit(plan, f"loss_chunks={LOSS_CHUNKS}", "a few launches", FLAG, chunked)
+        yield edit(plan, "a few launches", FLAG, loss_chunks=LOSS_CHUNKS)
     if layout.tp > 1 and not layout.sequence_parallel:
-        divided = replace(plan, layout=replace(layout, sequence_parallel=True))
-        yield Edit(text="sequence_parallel=true", cost="none: the same bytes move", effort=FLAG, plan=divided)
+        yield edit(plan, "none: the same bytes move", FLAG, sequence_parallel=True)
     if not layout.reshard_after_forward and layout.zero_stage == 3:
-        again = replace(plan, layout=replace(layout, reshard_after_forward=True))
-        yield Edit(
-            text="reshard_after_forward=true", cost="weights are gathered again for backward", effort=FLAG, plan=again
-        )
+        yield edit(plan, "weights are gathered again for backward", FLAG, reshard_after_forward=True)
     if recipe.recompute == "none":
-        yield recipe_edit(
-            plan, "recompute=selective", "a few per cent more compute", FLAG, replace(recipe, recompute="selective")
-        )
+        yield recompute(plan, "selective", "a few per cent more compute")
     if recipe.recompute != "full" or recipe.recompute_layers is not None:
-        everything = replace(recipe, recompute="full", recompute_layers=None, recompute_modules=None)
-        yield recipe_edit(plan, "recompute=full", "about a third more compute", FLAG, everything)
-    yield from _micro_batch_edits(plan)
-
-
-def _micro_batch_edits(plan: Plan) -> Iterator[Edit]:
-    size = plan.recipe.micro_batch_size
-    for smaller in sorted({size // 2, 1}, reverse=True):
-        if 1 <= smaller < size:
-            recipe = replace(plan.recipe, micro_batch_size=smaller)
-            yield recipe_edit(plan, f"micro_batch_size={smaller}", "smaller matrix products", FLAG, recipe)
+        yield recompute(plan, "full", "about a third more compute")
+    for smaller in sorted({recipe.micro_batch_size // 2, 1}, reverse=True):
+        if 1 <= smaller < recipe.micro_batch_size:
+            yield edit(plan, "smaller matrix products", FLAG, micro_batch_size=smaller)
 
 
 def _sharding_edits(plan: Plan) -> Iterator[Edit]:
-    layout = plan.layout
-    for stage in (1, 2, 3):
-        if stage <= layout.zero_stage and layout.state_shard_size > 1:
-            continue
-        divided = replace(
-            layout,
-            zero_stage=stage,
-            dp_shard=layout.data_parallel_size if layout.state_shard_size == 1 else layout.dp_shard,
-            dp_replicate=1 if layout.state_shard_size == 1 else layout.dp_replicate,
-        )
-        if divided == layout or divided.state_shard_size == 1:
-            continue
-        cost = {1: "almost none", 2: "almost none", 3: "weights are gathered for every forward and backward"}[stage]
-        shard = f" dp_shard={divided.dp_shard}" if divided.dp_shard != layout.dp_shard else ""
-        copies = f" dp_replicate={divided.dp_replicate}" if divided.dp_replicate != layout.dp_replicate else ""
-        text = f"zero_stage={stage}{copies}{shard}"
-        yield Edit(text=text, cost=cost, effort=LAYOUT, plan=replace(plan, layout=divided))
+    layout, size = plan.layout, plan.layout.data_parallel_size
+    costs = {1: "almost none", 2: "almost none", 3: "weights are gathered for every forward and backward"}
+    for stage, cost in costs.items():
+        if layout.state_shard_size > 1 and stage > layout.zero_stage:
+            yield edit(plan, cost, LAYOUT, zero_stage=stage)
+        if layout.state_shard_size == 1 and size > 1:
+            yield edit(plan, cost, LAYOUT, zero_stage=stage, dp_replicate=1, dp_shard=size)
     if layout.dp_replicate > 1 and layout.zero_stage > 0:
-        size = layout.data_parallel_size
-        text = f"dp_replicate=1 dp_shard={size}"
-        whole = replace(layout, dp_replicate=1, dp_shard=size)
-        yield Edit(text=text, cost="gathers cross the node boundary", effort=LAYOUT, plan=replace(plan, layout=whole))
+        yield edit(plan, "gathers cross the node boundary", LAYOUT, dp_replicate=1, dp_shard=size)
 
 
 def _degree_edits(plan: Plan) -> Iterator[Edit]:
-    """Twice or four times a degree of model parallelism, taken from the data-parallel ranks."""
+    """Two, four or eight times a degree of model parallelism, taken from the data-parallel ranks."""
     costs = {
         "tp": "two exchanges of activations per layer and direction",
         "cp": "keys and values travel between ranks",
         "pp": "idle stages at the start and end of each step",
     }
-    for axis in ("tp", "cp", "pp"):
+    layout = plan.layout
+    for axis, cost in costs.items():
         for times in (2, 4, 8):
-            edited = _shift_degree(plan, axis=axis, times=times)
-            if edited is not None:
-                degree = getattr(edited.layout, axis)
-                text = f"{axis}={degree} {_data_text(edited)}"
-                yield Edit(text=text, cost=costs[axis], effort=LAYOUT, plan=edited)
-    layout = plan.layout
-    if layout.vpp > 1:
-        plain = replace(layout, vpp=1, schedule=DEFAULT_SCHEDULE)
-        cost = "a longer bubble"
-        yield Edit(
-            text=f"vpp=1 schedule={DEFAULT_SCHEDULE}", cost=cost, effort=LAYOUT, plan=replace(plan, layout=plain)
-        )
-    if layout.pp > 1 and layout.vpp == 1 and layout.schedule != DEFAULT_SCHEDULE:
-        plain = replace(layout, schedule=DEFAULT_SCHEDULE)
-        yield Edit(
-            text=f"schedule={DEFAULT_SCHEDULE}", cost="a longer bubble", effort=LAYOUT, plan=replace(plan, layout=plain)
-        )
-
-
-def _shift_degree(plan: Plan, *, axis: str, times: int) -> Plan | None:
-    layout = plan.layout
-    donor = next((name for name in ("dp_replicate", "dp_shard") if getattr(layout, name) % times == 0), None)
-    if donor is None:
-        return None
-    degrees = {axis: getattr(layout, axis) * times, donor: getattr(layout, donor) // times}
-    divides_sequence = axis == "tp" or layout.sequence_parallel
-    shifted = replace(layout, **degrees, sequence_parallel=divides_sequence and degrees.get("tp", layout.tp) > 1)
-    return replace(plan, layout=shifted)
-
-
-def _data_text(plan: Plan) -> str:
-    replicate = f"dp_replicate={plan.layout.dp_replicate} " if plan.layout.dp_replicate > 1 else ""
-    return f"{replicate}dp_shard={plan.layout.dp_shard}"
+            donor = next((name for name in ("dp_replicate", "dp_shard") if getattr(layout, name) % times == 0), None)
+            if donor is not None:
+                divided = {axis: getattr(layout, axis) * times, donor: getattr(layout, donor) // times}
+                following = DIVIDED_FURTHER.get(axis, ())
+                yield edit(plan, cost, LAYOUT, following=following, **divided)
+    if layout.vpp > 1 or (layout.pp > 1 and layout.schedule != DEFAULT_SCHEDULE):
+        yield usual_schedule(plan)
 
 
 def _training_edits(plan: Plan) -> Iterator[Edit]:
     recipe = plan.recipe
     narrow = eight_bit_form(recipe.optimizer)
     if narrow is not None:
-        small = replace(recipe, optimizer=narrow)
-        yield recipe_edit(plan, f"optimizer={narrow}", "moments in 8 bits: check the loss", TRAINING, small)
+        yield edit(plan, "moments in 8 bits: check the loss", TRAINING, optimizer=narrow)
     if not recipe.activation_offload:
-        moved = replace(recipe, activation_offload=True)
-        yield recipe_edit(plan, "activation_offload=true", "activations cross PCIe twice", TRAINING, moved)
+        yield edit(plan, "activations cross PCIe twice", TRAINING, activation_offload=True)
     if recipe.offload == "none":
-        costs = {"optimizer": "the update runs on the host", "parameters": "weights cross PCIe as well"}
-        for offload, cost in costs.items():
-            moved = replace(recipe, offload=offload)  # type: ignore[arg-type]
-            yield recipe_edit(plan, f"offload={offload}", cost, TRAINING, moved)
-    mixed: tuple[Precision, ...] = ("bf16-mixed", "fp16-mixed")
-    if recipe.precision in mixed and not state_bytes(engine=plan.engine, precision="bf16").master_bytes:
-        yield recipe_edit(
-            plan,
-            "precision=bf16",
-            "no fp32 master weights: check the loss",
-            TRAINING,
-            replace(recipe, precision="bf16"),
-        )
+        yield edit(plan, "the update runs on the host", TRAINING, offload="optimizer")
+        yield edit(plan, "weights cross PCIe as well", TRAINING, offload="parameters")
+    is_mixed = recipe.precision in ("bf16-mixed", "fp16-mixed")
+    if is_mixed and not state_bytes(engine=plan.engine, precision="bf16").master_bytes:
+        yield edit(plan, "no fp32 master weights: check the loss", TRAINING, precision="bf16")
     if recipe.precision == "fp32":
-        yield recipe_edit(
-            plan, "precision=bf16-mixed", "bf16 matrix products", TRAINING, replace(recipe, precision="bf16-mixed")
-        )
+        yield edit(plan, "bf16 matrix products", TRAINING, precision="bf16-mixed")
     if recipe.adapter == "none":
-        yield recipe_edit(
-            plan, "adapter=lora", "trains adapters, not the model", TRAINING, replace(recipe, adapter="lora")
-        )
+        yield edit(plan, "trains adapters, not the model", TRAINING, adapter="lora")
 
 
 def _faster_layouts(plan: Plan) -> Iterator[Edit]:
     layout = plan.layout
     for axis in ("tp", "pp", "cp"):
-        degree = getattr(layout, axis)
+        degree: int = getattr(layout, axis)
         if degree > 1 and degree % 2 == 0:
-            degrees = {axis: degree // 2, "dp_shard": layout.dp_shard * 2}
-            keeps = layout.sequence_parallel and degrees.get("tp", layout.tp) > 1
-            pipeline = {} if axis != "pp" or degree > 2 else {"vpp": 1, "schedule": DEFAULT_SCHEDULE}
-            edited = replace(plan, layout=replace(layout, **degrees, **pipeline, sequence_parallel=keeps))  # type: ignore[arg-type]
-            text = f"{axis}={degree // 2} {_data_text(edited)}"
-            yield Edit(text=text, cost="more of the model on each GPU", effort=LAYOUT, plan=edited)
+            yield fewer_ranks(plan, axis, degree // 2)
     if layout.pp > 1 and layout.vpp == 1 and layout.schedule == DEFAULT_SCHEDULE:
-        interleaved = replace(layout, vpp=2, schedule=CHUNKED_SCHEDULE)
-        yield Edit(
-            text=f"schedule={CHUNKED_SCHEDULE} vpp=2",
-            cost="more micro-batches in flight, twice the sends",
-            effort=LAYOUT,
-            plan=replace(plan, layout=interleaved),
-        )
+        cost = "more micro-batches in flight, twice the sends"
+        yield edit(plan, cost, LAYOUT, schedule=CHUNKED_SCHEDULE, vpp=2)
     yield from _replicating_layouts(plan)
 
 
@@ -284,15 +243,10 @@ def _replicating_layouts(plan: Plan) -> Iterator[Edit]:
     layout, per_node = plan.layout, plan.cluster.node.gpus_per_node
     inside = per_node // (layout.tp * layout.cp) if per_node % (layout.tp * layout.cp) == 0 else 0
     if 1 < inside < layout.dp_shard and layout.dp_shard % inside == 0:
-        hybrid = replace(layout, dp_replicate=layout.dp_replicate * layout.dp_shard // inside, dp_shard=inside)
-        edited = replace(plan, layout=hybrid)
-        yield Edit(text=_data_text(edited), cost="states divided by the node only", effort=LAYOUT, plan=edited)
-    for stage in range(layout.zero_stage - 1, -1, -1):
-        if stage == 0:
-            size = layout.data_parallel_size
-            lower = replace(layout, zero_stage=0, dp_replicate=size, dp_shard=1)
-            text = f"zero_stage=0 dp_replicate={size} dp_shard=1"
-        else:
-            lower = replace(layout, zero_stage=stage)  # type: ignore[arg-type]
-            text = f"zero_stage={stage}"
-        yield Edit(text=text, cost="more states on each GPU", effort=LAYOUT, plan=replace(plan, layout=lower))
+        copies = layout.dp_replicate * layout.dp_shard // inside
+        yield edit(plan, "states divided by the node only", LAYOUT, dp_replicate=copies, dp_shard=inside)
+    cost = "more states on each GPU"
+    for stage in range(layout.zero_stage - 1, 0, -1):
+        yield edit(plan, cost, LAYOUT, zero_stage=stage)
+    if layout.zero_stage > 0:
+        yield edit(plan, cost, LAYOUT, zero_stage=0, dp_replicate=layout.data_parallel_size, dp_shard=1)

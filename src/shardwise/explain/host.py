@@ -7,30 +7,18 @@ from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.told import told
 from shardwise.plan import Plan
 from shardwise.prediction import MemoryPrediction
-from shardwise.units import GIB, Bytes, format_gb, format_gib
+from shardwise.units import GIB, format_gb, format_gib
 
 __all__ = [
     "enough_host_gib",
     "host_finding",
-    "host_missing_bytes",
     "host_numbers",
     "host_remedy",
     "host_shortage",
-    "nvme_missing_bytes",
 ]
 
 HOST_SIZES_GIB = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 """GiB of host memory that servers are sold with."""
-
-
-def host_missing_bytes(memory: MemoryPrediction) -> Bytes:
-    """Bytes of host memory that each node lacks; 0 when it has enough or its size is unknown."""
-    return max(0, memory.host_bytes_per_node - memory.host_capacity_bytes) if memory.host_capacity_bytes else 0
-
-
-def nvme_missing_bytes(memory: MemoryPrediction) -> Bytes:
-    """Bytes of drives that each node lacks; 0 when they are enough or their size is unknown."""
-    return max(0, memory.nvme_bytes_per_node - memory.nvme_capacity_bytes) if memory.nvme_capacity_bytes else 0
 
 
 def enough_host_gib(memory: MemoryPrediction) -> int | None:
@@ -43,7 +31,7 @@ def host_numbers(memory: MemoryPrediction) -> tuple[Quantity, ...]:
     return (
         told("host per node", memory, "memory.host_bytes", "bytes"),
         told("host capacity", memory, "memory.host_capacity_bytes", "bytes"),
-        Quantity(name="missing on the host", value=host_missing_bytes(memory), unit="bytes"),
+        Quantity(name="missing on the host", value=memory.host_missing_bytes, unit="bytes"),
         told("NVMe per node", memory, "memory.nvme_bytes", "traffic_bytes"),
     )
 
@@ -51,14 +39,14 @@ def host_numbers(memory: MemoryPrediction) -> tuple[Quantity, ...]:
 def host_shortage(memory: MemoryPrediction) -> str:
     """A sentence on what each node lacks; empty when it lacks nothing."""
     parts = []
-    if host_missing_bytes(memory):
+    if memory.host_missing_bytes:
         parts.append(
-            f"{format_gib(host_missing_bytes(memory))} of host memory are missing on each node "
+            f"{format_gib(memory.host_missing_bytes)} of host memory are missing on each node "
             f"({format_gib(memory.host_bytes_per_node)} of {format_gib(memory.host_capacity_bytes)})"
         )
-    if nvme_missing_bytes(memory):
+    if memory.nvme_missing_bytes:
         parts.append(
-            f"{format_gb(nvme_missing_bytes(memory))} are missing on the drives of each node "
+            f"{format_gb(memory.nvme_missing_bytes)} are missing on the drives of each node "
             f"({format_gb(memory.nvme_bytes_per_node)} of {format_gb(memory.nvme_capacity_bytes)})"
         )
     return " and ".join(parts)
@@ -72,11 +60,11 @@ def host_remedy(plan: Plan, memory: MemoryPrediction) -> str:
 def _remedies(plan: Plan, memory: MemoryPrediction) -> Iterator[str]:
     recipe, per_node = plan.recipe, min(plan.cluster.node.gpus_per_node, plan.layout.world_size)
     enough = enough_host_gib(memory)
-    if host_missing_bytes(memory) and enough is not None:
+    if memory.host_missing_bytes and enough is not None:
         yield f"nodes with {enough} GiB of host memory"
     if per_node > 1:
         yield f"fewer than {per_node} ranks on each node: all of them share its memory"
-    if host_missing_bytes(memory) and recipe.offload in ("optimizer", "parameters"):
+    if memory.host_missing_bytes and recipe.offload in ("optimizer", "parameters"):
         is_offered = "nvme" in ENGINES[plan.engine].offloads
         yield "offload=nvme" if is_offered else "offload=nvme with engine=deepspeed"
     if recipe.offload != "none" or recipe.activation_offload:

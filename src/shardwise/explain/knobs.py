@@ -6,11 +6,11 @@ falls out.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from shardwise.engines.table import ENGINES
 from shardwise.explain.changes import verify_edits
-from shardwise.explain.edits import FLAG, TRAINING, Edit, faster_edits
+from shardwise.explain.edits import FLAG, TRAINING, Edit, edit, faster_edits, without_activation_offload
 from shardwise.explain.records import VerifiedChange
 from shardwise.measure.profile_records import Knob, ProfileFinding, TraceProfile
 from shardwise.plan import Plan
@@ -58,14 +58,14 @@ def turn_knobs(profile: TraceProfile, plan: Plan, prediction: Prediction) -> tup
 
     Args:
         profile: of the step that was measured.
-        plan: what was running, its global batch written down, so that no edit changes what is trained.
+        plan: what was running.
         prediction: of the plan.
     """
     wanted = {finding: tuple(_edits(finding, plan)) for finding in profile.findings}
-    edits = {edit.text: edit for found in wanted.values() for edit in found}
-    tried = {change.edit: change for change in verify_edits(edits.values(), plan=plan, prediction=prediction)}
+    edits = {edit.changes: edit for found in wanted.values() for edit in found}
+    tried = {change.changes: change for change in verify_edits(edits.values(), plan=plan, prediction=prediction)}
     return tuple(
-        _turned(finding, [tried[edit.text] for edit in found if edit.text in tried], profile.split.step_s)
+        _turned(finding, [tried[edit.changes] for edit in found if edit.changes in tried], profile.split.step_s)
         for finding, found in wanted.items()
     )
 
@@ -94,9 +94,9 @@ def _turned(finding: ProfileFinding, changes: list[VerifiedChange], step_s: Seco
 def _edits(finding: ProfileFinding, plan: Plan) -> Iterator[Edit]:
     """Edits that may help against a finding, each a knob of the plan that is not turned yet."""
     names = AXIS_KNOBS.get(_family(finding.axis), EVERY_AXIS) if finding.knob == "overlap" else KNOBS[finding.knob]
-    for edit in (*faster_edits(plan), *_communication_edits(plan)):
-        if edit.text.split("=", maxsplit=1)[0] in names:
-            yield edit
+    for tried in (*faster_edits(plan), *_communication_edits(plan)):
+        if tried.changes and tried.changes[0][0] in names:
+            yield tried
 
 
 def _family(axis: str) -> str:
@@ -134,27 +134,17 @@ def _communication_edits(plan: Plan) -> Iterator[Edit]:
     layout, recipe = plan.layout, plan.recipe
     for units in AHEAD_UNITS:
         if units > layout.prefetch_units:
-            ahead = replace(layout, prefetch_units=units)
-            cost = f"weights of {units} more unit(s) gathered at once"
-            yield Edit(text=f"prefetch_units={units}", cost=cost, effort=FLAG, plan=replace(plan, layout=ahead))
+            yield edit(plan, f"weights of {units} more unit(s) gathered at once", FLAG, prefetch_units=units)
     if layout.tp > 1 and not layout.async_tensor_parallel:
-        pieces = replace(layout, async_tensor_parallel=True, sequence_parallel=True)
-        compiled = replace(recipe, compile=True)
-        text = "async_tensor_parallel=true" + ("" if recipe.compile else " compile=true")
         cost = "products in pieces"
-        yield Edit(text=text, cost=cost, effort=FLAG, plan=replace(plan, layout=pieces, recipe=compiled))
+        yield edit(plan, cost, FLAG, async_tensor_parallel=True, sequence_parallel=True, compile=True)
     if layout.defer_grad_reduce is not True and plan.num_microbatches > 1:
-        once = replace(layout, defer_grad_reduce=True)
-        cost = "whole gradients are kept between micro-batches"
-        yield Edit(text="defer_grad_reduce=true", cost=cost, effort=FLAG, plan=replace(plan, layout=once))
+        yield edit(plan, "whole gradients are kept between micro-batches", FLAG, defer_grad_reduce=True)
     may_be_off = recipe.overlap_grad_reduce is None and ENGINES[plan.engine].has_overlap_switch
     if recipe.overlap_grad_reduce is False or may_be_off:
-        under = replace(plan, recipe=replace(recipe, overlap_grad_reduce=True))
-        yield Edit(text="overlap_grad_reduce=true", cost="buckets under backward", effort=FLAG, plan=under)
+        yield edit(plan, "buckets under backward", FLAG, overlap_grad_reduce=True)
     if recipe.activation_offload:
-        kept = replace(plan, recipe=replace(recipe, activation_offload=False))
-        yield Edit(text="activation_offload=false", cost="activations stay on the GPU", effort=FLAG, plan=kept)
+        yield without_activation_offload(plan)
     if recipe.reduce_dtype != "bf16" and recipe.precision != "fp32":
-        text, cost = "reduce_dtype=bf16", "gradients are rounded before they are added up: check the loss"
-        changed = replace(plan, recipe=replace(recipe, reduce_dtype="bf16"))
-        yield Edit(text=text, cost=cost, effort=TRAINING, plan=changed)
+        cost = "gradients are rounded before they are added up: check the loss"
+        yield edit(plan, cost, TRAINING, reduce_dtype="bf16")

@@ -11,12 +11,14 @@ from shardwise.explain.records import Finding, Quantity, VerifiedChange
 from shardwise.explain.state_counts import counted_quantity, counted_states, states_sentence
 from shardwise.explain.told import told
 from shardwise.plan import Plan
-from shardwise.prediction import Prediction
+from shardwise.prediction import FIT_VERBS, Prediction
 from shardwise.rules import find_errors
+from shardwise.rules.changes import merge
+from shardwise.rules.defaults import type_changes
 from shardwise.search.clusters import (
     bigger_gpus,
     resized,
-    size_text,
+    size_change,
     with_fewer_gpus_per_node,
     with_gpu,
     with_host_memory,
@@ -49,7 +51,8 @@ def world_size_finding(plan: Plan, prediction: Prediction, *, enough: VerifiedCh
     if prediction.fits:
         return Finding(
             topic="world-size",
-            claim=f"States alone would need {fewest} of these GPUs; this plan uses {plan.layout.world_size} and fits.",
+            claim=f"States alone would need {fewest} of these GPUs; this plan uses {plan.layout.world_size}, and "
+            f"it {FIT_VERBS[prediction.fit]}.",
             numbers=numbers,
             because=because,
         )
@@ -61,7 +64,7 @@ def world_size_finding(plan: Plan, prediction: Prediction, *, enough: VerifiedCh
     return Finding(
         topic="world-size",
         claim=f"States alone need at least {fewest} of these GPUs; with dp_shard grown to "
-        f"{enough.plan.layout.dp_shard}, this plan fits on {enough.plan.cluster.num_gpus}.",
+        f"{enough.plan.layout.dp_shard}, this plan {FIT_VERBS[enough.fit]} on {enough.plan.cluster.num_gpus}.",
         numbers=(*numbers, Quantity(name="GPUs that hold the plan", value=enough.plan.cluster.num_gpus, unit="count")),
         because=because,
         suggestion=enough.edit,
@@ -95,7 +98,7 @@ def _more_gpus(plan: Plan) -> Iterator[Edit]:
 
     A part of a server grows to whole ones.
     """
-    layout = plan.layout
+    layout, recipe = plan.layout, plan.recipe
     for factor in GPU_FACTORS:
         cluster = resized(plan.cluster, factor * plan.cluster.num_gpus)
         if isinstance(cluster, str):
@@ -105,12 +108,13 @@ def _more_gpus(plan: Plan) -> Iterator[Edit]:
             dp_shard=layout.dp_shard * factor,
             zero_stage=max(1, layout.zero_stage) if layout.state_shard_size == 1 else layout.zero_stage,
         )
-        step = plan.recipe.micro_batch_size * grown.data_parallel_size
+        step = recipe.micro_batch_size * grown.data_parallel_size
         size = max(1, ceil(plan.global_batch_size / step)) * step
-        larger = replace(plan, cluster=cluster, layout=grown, recipe=replace(plan.recipe, global_batch_size=size))
+        wanted = (("dp_shard", grown.dp_shard), ("zero_stage", grown.zero_stage), ("global_batch_size", size))
+        changes, larger = type_changes(replace(plan, cluster=cluster), wanted)
         if not find_errors(larger):
-            text = f"{size_text(cluster, asked=plan.cluster)} dp_shard={grown.dp_shard}"
-            yield Edit(text=text, cost=f"{factor} times the GPUs", effort=HARDWARE, plan=larger)
+            size_first = merge(size_change(cluster, asked=plan.cluster), changes)
+            yield Edit(changes=size_first, cost=f"{factor} times the GPUs", effort=HARDWARE, plan=larger)
 
 
 def _roomier_hosts(plan: Plan, prediction: Prediction) -> Iterator[Edit]:
@@ -119,7 +123,7 @@ def _roomier_hosts(plan: Plan, prediction: Prediction) -> Iterator[Edit]:
     roomier = None if enough is None else with_host_memory(plan.cluster, enough)
     if roomier is not None:
         yield Edit(
-            text=f"host_memory_gib={enough}",
+            changes=(("host_memory_gib", enough),),
             cost="hosts with more memory",
             effort=HARDWARE,
             plan=replace(plan, cluster=roomier),
@@ -128,7 +132,7 @@ def _roomier_hosts(plan: Plan, prediction: Prediction) -> Iterator[Edit]:
         spread = with_fewer_gpus_per_node(plan.cluster, times)
         if spread is not None and not find_errors(replace(plan, cluster=spread)):
             yield Edit(
-                text=f"gpus_per_node={spread.node.gpus_per_node} num_nodes={spread.num_nodes}",
+                changes=(("gpus_per_node", spread.node.gpus_per_node), ("num_nodes", spread.num_nodes)),
                 cost="the other GPUs of each node stay idle",
                 effort=HARDWARE,
                 plan=replace(plan, cluster=spread),
@@ -141,7 +145,7 @@ def _bigger_gpus(plan: Plan) -> Iterator[Edit]:
         if cluster is not None:
             memory = format_gib(gpu.memory_bytes)
             yield Edit(
-                text=f"gpu={gpu.id}",
+                changes=(("gpu", gpu.id),),
                 cost=f"other hardware ({memory} each)",
                 effort=HARDWARE,
                 plan=replace(plan, cluster=cluster),

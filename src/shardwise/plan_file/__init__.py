@@ -4,11 +4,12 @@ Everything is optional but ``model``, ``cluster`` and ``recipe.seq_len``. What i
 ``rules.defaults`` and said in ``Plan.assumptions``.
 """
 
+from shardwise.plan import Plan
 from shardwise.plan_file.read import PlanSource, ReadFile, read_plan, read_plan_lines, read_plans, read_tree
 from shardwise.plan_file.recipe import PLAN_PART, RECIPE_SCHEMA, is_recipe, naming
-from shardwise.plan_file.write import plan_to_json
 from shardwise.rules.defaults import recipe_assumptions
 
+plan_to_json = Plan.to_dict
 __all__ = [
     "PLAN_PART",
     "RECIPE_SCHEMA",

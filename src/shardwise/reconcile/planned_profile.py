@@ -31,7 +31,7 @@ def planned_profile(profile: TraceProfile, plan: Plan) -> PlannedProfile:
     return PlannedProfile(
         plan=plan,
         prediction=prediction,
-        knobs=turn_knobs(profile, pinned, prediction),
+        knobs=turn_knobs(profile, plan, prediction),
         utilisations=utilisations(pinned, prediction, step_s=profile.split.step_s, device=profile.ranks[0].device_name),
         notes=tuple(_contradictions(profile, plan)),
     )

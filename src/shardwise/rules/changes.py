@@ -5,6 +5,7 @@ from math import gcd
 from typing import Literal
 
 from shardwise.engines.table import ENGINES
+from shardwise.fields import NULL
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
@@ -26,6 +27,17 @@ def apply_changes(plan: Plan, changes: Changes) -> Plan:
         recipe=replace(plan.recipe, **recipe) if recipe else plan.recipe,  # type: ignore[arg-type]
         **values,  # type: ignore[arg-type]
     )
+
+
+def current_value(plan: Plan, name: str) -> Value:
+    """The plan's value of a layout, recipe or plan field."""
+    record: Plan | Layout | Recipe = plan
+    if name in LAYOUT_FIELDS:
+        record = plan.layout
+    elif name in RECIPE_FIELDS:
+        record = plan.recipe
+    value: Value = getattr(record, name)
+    return value
 
 
 def describe_changes(changes: Changes) -> str:
@@ -57,7 +69,7 @@ def value_text(value: Value) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
-    return "null" if value is None else str(value)
+    return NULL if value is None else str(value)
 
 
 def complete(plan: Plan, changes: Changes) -> Changes:

@@ -9,7 +9,7 @@ from shardwise.layout import REST, Layout, ZeroStage
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Precision, Recipe
-from shardwise.rules.changes import apply_changes
+from shardwise.rules.changes import apply_changes, current_value, merge
 from shardwise.rules.refusal import Changes, Value
 from shardwise.schedules.table import CHUNKED_SCHEDULE, SPLITTING_SCHEDULES
 
@@ -66,6 +66,30 @@ def fill_again(plan: Plan, changes: Changes) -> Plan:
         for record in (changed.recipe, changed.layout)
     )
     return fill_plan(recipe_given, layout_given, model=plan.model, cluster=plan.cluster, engine=changed.engine)
+
+
+def type_changes(plan: Plan, changes: Changes, following: Changes = ()) -> tuple[Changes, Plan]:
+    """What to type into a plan's file so that ``changes`` are made, and the plan that the file then gives.
+
+    Changes that change nothing are left out. A global batch that would follow the layout is written down instead, so
+    that the same is trained.
+
+    Args:
+        plan: as its file was read, or changed since; then the file is taken to state every field.
+        changes: to be made.
+        following: values of fields that depend on ``changes``; a field that the file leaves open is filled instead.
+    """
+    open_fields = plan.open_fields if fill_again(plan, ()) == plan else frozenset()
+    plan = replace(plan, open_fields=open_fields)
+    wanted = merge(changes, tuple(change for change in following if change[0] not in open_fields))
+    typed = tuple(change for change in wanted if change[1] != current_value(plan, change[0]))
+    filled = fill_again(plan, typed)
+    typed = merge(typed, tuple(change for change in wanted if change[1] != current_value(filled, change[0])))
+    filled = fill_again(plan, typed)
+    if filled.recipe.global_batch_size is None and filled.global_batch_size != plan.global_batch_size:
+        typed = merge(typed, (("global_batch_size", plan.global_batch_size),))
+        filled = fill_again(plan, typed)
+    return typed, filled
 
 
 def _fill_recipe(

@@ -3,13 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.recipe import Recipe
 from shardwise.rules.book import RANGE_RULES, error_rules
-from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS, apply_changes, complete, merge
+from shardwise.rules.changes import apply_changes, complete, current_value, merge
 from shardwise.rules.defaults import fill_again
-from shardwise.rules.refusal import Changes, Value
+from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 
 MOST_CANDIDATES = 48
@@ -140,14 +138,3 @@ def _completed_candidates(plan: Plan, rule: Rule) -> Iterator[Changes]:
 def _effective(plan: Plan, changes: Changes) -> Changes:
     """The changes that change something."""
     return tuple((name, value) for name, value in merge((), changes) if current_value(plan, name) != value)
-
-
-def current_value(plan: Plan, name: str) -> Value:
-    """The plan's value of a layout, recipe or plan field."""
-    record: Plan | Layout | Recipe = plan
-    if name in LAYOUT_FIELDS:
-        record = plan.layout
-    elif name in RECIPE_FIELDS:
-        record = plan.recipe
-    value: Value = getattr(record, name)
-    return value

@@ -72,6 +72,11 @@ class SearchBounds:
     max_predictions: int = 14
     """Layouts that are predicted in full; the rest are compared by closed forms."""
 
+    def __repr__(self) -> str:
+        """The limits that are set."""
+        plain = [one for one in fields(self) if getattr(self, one.name) != one.default]
+        return f"SearchBounds({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in plain)})"
+
     @property
     def has_targets(self) -> bool:
         """Whether the whole run has a deadline or a budget."""

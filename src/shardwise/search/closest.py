@@ -16,7 +16,7 @@ from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
 from shardwise.rules import apply_changes
 from shardwise.rules.changes import changes_text
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.clusters import bigger_gpus, size_text, with_gpu, with_host_memory
+from shardwise.search.clusters import bigger_gpus, size_change, with_gpu, with_host_memory
 from shardwise.search.hypotheses import Hypothesis, first_that_helps, free_axes, has_plan, relief_of
 from shardwise.search.narrow_states import narrow_states
 from shardwise.search.nearest import nearest_plan
@@ -26,14 +26,14 @@ from shardwise.search.records import ClosestPlan, Objective, Relief
 from shardwise.search.repairs import batch_repair
 from shardwise.units import GIB, format_gb, format_gib
 
-__all__ = ["closest_plan", "more_gpus", "what_it_lacks"]
+__all__ = ["LOSS_CHUNKS", "closest_plan", "more_gpus", "what_it_lacks"]
 
 FEW_PREDICTIONS = 6
 MAX_RELIEFS = 5
 MAX_GPU_FACTOR = 1024
 MAX_HALVINGS = 12
 CLOSER_SIZES = 3
-RELIEF_LOSS_CHUNKS = 8
+LOSS_CHUNKS = 8
 ADAPTER_CAUTIONS = {
     "lora": "trains adapters instead of the model",
     "qlora": "trains adapters beside a base of 4 bits",
@@ -64,11 +64,10 @@ def closest_plan(
 
 def what_it_lacks(memory: MemoryPrediction) -> str:
     """The shortage of the device, of the host and of its drives, as far as there is any."""
-    host = memory.host_bytes_per_node - memory.host_capacity_bytes if memory.host_capacity_bytes else 0
-    drives = memory.nvme_bytes_per_node - memory.nvme_capacity_bytes if memory.nvme_capacity_bytes else 0
+    host, drives = memory.host_missing_bytes, memory.nvme_missing_bytes
     beside = [
-        *([f"{format_gib(host)} of host memory per node"] if host > 0 else []),
-        *([f"{format_gb(drives)} of drives per node"] if drives > 0 else []),
+        *([f"{format_gib(host)} of host memory per node"] if host else []),
+        *([f"{format_gb(drives)} of drives per node"] if drives else []),
     ]
     device = format_gib(memory.missing_bytes)
     if not beside:
@@ -94,7 +93,7 @@ def _what_fills_it(prediction: Prediction) -> str:
 
 def _what_fills_the_host(memory: MemoryPrediction) -> str:
     needed, has = format_gib(memory.host_bytes_per_node), format_gib(memory.host_capacity_bytes)
-    if memory.host_capacity_bytes and memory.host_bytes_per_node > memory.host_capacity_bytes:
+    if memory.host_missing_bytes:
         return f"what is offloaded needs {needed} of host memory per node, more than the {has} that it has"
     needed, has = format_gb(memory.nvme_bytes_per_node), format_gb(memory.nvme_capacity_bytes)
     return f"what is offloaded needs {needed} of drives per node, more than the {has} that it has"
@@ -132,8 +131,8 @@ def _kinds(question: Plan, bounds: SearchBounds, memory: MemoryPrediction) -> It
         flash = replace(question, recipe=recipe.with_fused_attention())
         yield (Hypothesis(change="attention=flash", question=flash, bounds=bounds),)
     if recipe.loss_chunks == 1 and question.model.has_head:
-        chunked = replace(question, recipe=replace(recipe, loss_chunks=RELIEF_LOSS_CHUNKS))
-        yield (Hypothesis(change=f"loss_chunks={RELIEF_LOSS_CHUNKS}", question=chunked, bounds=bounds),)
+        chunked = replace(question, recipe=replace(recipe, loss_chunks=LOSS_CHUNKS))
+        yield (Hypothesis(change=f"loss_chunks={LOSS_CHUNKS}", question=chunked, bounds=bounds),)
     if bounds.offload is not None or recipe.offload != "none":
         yield _offload_hypotheses(question, bounds)
     yield _narrow_states(question, bounds)
@@ -244,7 +243,7 @@ def more_gpus(question: Plan, bounds: SearchBounds, prefix: str = "") -> Hypothe
     asked = question.cluster
 
     def grown(cluster: Cluster) -> Hypothesis | None:
-        change, caution = f"{prefix}{size_text(cluster, asked=asked)}", f"{cluster.num_gpus:,} GPUs"
+        change, caution = f"{prefix}{changes_text(size_change(cluster, asked=asked))}", f"{cluster.num_gpus:,} GPUs"
         more = replace(question, cluster=cluster)
         found = [Hypothesis(change=change, question=more, bounds=bounds, caution=caution)]
         larger = _with_divisible_batch(more)

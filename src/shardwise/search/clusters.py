@@ -8,13 +8,14 @@ from shardwise.catalog.hardware.prices import prices_of
 from shardwise.cluster import Cluster, Gpu
 from shardwise.errors import ClusterError
 from shardwise.predict.calibrated_cluster import calibrated_cluster
+from shardwise.rules import Changes
 from shardwise.units import GIB
 
 __all__ = [
     "at_most",
     "bigger_gpus",
     "resized",
-    "size_text",
+    "size_change",
     "with_dead_gpu",
     "with_fewer_gpus_per_node",
     "with_gpu",
@@ -101,17 +102,17 @@ def resized(cluster: Cluster, num_gpus: int) -> Cluster | str:
     return with_num_nodes(whole, num_gpus // per_node)
 
 
-def size_text(cluster: Cluster, *, asked: Cluster) -> str:
+def size_change(cluster: Cluster, *, asked: Cluster) -> Changes:
     """The size of a cluster as a change of the one that was asked about: in nodes where these are the same.
 
-    >>> size_text(read_cluster("64xh100-sxm"), asked=read_cluster("8xh100-sxm"))
-    'num_nodes=8'
-    >>> size_text(read_cluster("64xh100-sxm"), asked=read_cluster("h100-sxm"))
-    'num_gpus=64'
+    >>> size_change(read_cluster("64xh100-sxm"), asked=read_cluster("8xh100-sxm"))
+    (('num_nodes', 8),)
+    >>> size_change(read_cluster("64xh100-sxm"), asked=read_cluster("h100-sxm"))
+    (('num_gpus', 64),)
     """
     if cluster.node.gpus_per_node == asked.node.gpus_per_node:
-        return f"num_nodes={cluster.num_nodes}"
-    return f"num_gpus={cluster.num_gpus}"
+        return (("num_nodes", cluster.num_nodes),)
+    return (("num_gpus", cluster.num_gpus),)
 
 
 def bigger_gpus(gpu: Gpu, *, limit: int = 3) -> tuple[Gpu, ...]:

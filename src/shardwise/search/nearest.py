@@ -17,7 +17,6 @@ from shardwise.search.one_pass import Found
 from shardwise.search.probes import Probes
 from shardwise.search.space import Space
 from shardwise.search.validity import valid_candidates
-from shardwise.units import Bytes
 
 __all__ = ["nearest_plan", "shortage_bytes"]
 
@@ -48,13 +47,7 @@ def shortage_bytes(memory: MemoryPrediction, plan: Plan) -> float:
     A host or drives of unknown size lack nothing.
     """
     ranks_per_node = min(plan.cluster.node.gpus_per_node, plan.cluster.num_gpus)
-    host = _above(memory.host_bytes_per_node, memory.host_capacity_bytes)
-    drives = _above(memory.nvme_bytes_per_node, memory.nvme_capacity_bytes)
-    return memory.missing_bytes + (host + drives) / ranks_per_node
-
-
-def _above(needed_bytes: Bytes, capacity_bytes: Bytes) -> Bytes:
-    return max(0, needed_bytes - capacity_bytes) if capacity_bytes else 0
+    return memory.missing_bytes + (memory.host_missing_bytes + memory.nvme_missing_bytes) / ranks_per_node
 
 
 def _lacking_little(question: Plan, bounds: SearchBounds) -> Iterator[Plan]:

@@ -132,7 +132,7 @@ def sweep(
         bounds=bounds,
         rows=marked,
         recommended=next(new for new, old in zip(marked, rows, strict=True) if old is winner),
-        why=_why(winner, best, objective, num_counted=len(counted)),
+        why=_why(winner, best, objective, num_counted=len(counted), num_asked=len(rows)),
         changes=(),
         assumptions=assumptions,
     )
@@ -229,10 +229,11 @@ def _is_tie(row: SweepRow, best: SweepRow, objective: Objective) -> bool:
     return _figure(row, objective)[0] <= (1 + MAX_TIE_FRACTION) * _figure(best, objective)[0]
 
 
-def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted: int) -> str:
+def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted: int, num_asked: int) -> str:
     mine, gpu = winner.question.cluster.num_gpus, winner.question.cluster.gpu.id
     if num_counted == 1:
-        return f"{mine:,} {gpu}: no other cluster was asked for that can do this."
+        among = f"the only one of {num_asked} clusters that can do this" if num_asked > 1 else "no other was asked for"
+        return f"{mine:,} {gpu}: {among}."
     words = {"step_time": "fastest", "cost": "cheapest", "memory": "smallest", "fewest_gpus": "fewest GPUs"}
     if objective == "cost_and_time":
         return (

@@ -7,9 +7,11 @@ from math import ceil, floor, log10
 from shardwise.cluster import Cluster
 from shardwise.errors import RecipeError, ShardwiseError
 from shardwise.plan import Plan
+from shardwise.predict.cost import TOKENS_FIX
 from shardwise.prediction import CostPrediction, Prediction
+from shardwise.rules.changes import changes_text
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.clusters import bigger_gpus, size_text, with_gpu
+from shardwise.search.clusters import bigger_gpus, size_change, with_gpu
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import find
@@ -44,7 +46,7 @@ def require_countable(question: Plan, bounds: SearchBounds) -> None:
         return
     if question.recipe.tokens is None:
         raise RecipeError(
-            "how long a run takes and what it costs depends on its tokens", code="cost-tokens", fix="add --tokens 1T"
+            "how long a run takes and what it costs depends on its tokens", code="cost-tokens", fix=TOKENS_FIX
         )
     if bounds.budget_usd is not None and question.cluster.price is None:
         raise RecipeError(
@@ -62,7 +64,7 @@ def run_cost(prediction: Prediction) -> CostPrediction:
         RecipeError: it names none.
     """
     if prediction.cost is None:
-        raise RecipeError("the plan names no tokens", code="cost-tokens", fix="add --tokens 1T")
+        raise RecipeError("the plan names no tokens", code="cost-tokens", fix=TOKENS_FIX)
     return prediction.cost
 
 
@@ -139,7 +141,9 @@ def _other_clusters(question: Plan, bounds: SearchBounds) -> Iterator[TargetChan
     nearest = nearest_meeting(question, bounds)
     if nearest is not None:
         cluster = nearest.plan.cluster
-        yield target_change(size_text(cluster, asked=question.cluster), nearest, caution=f"{cluster.num_gpus:,} GPUs")
+        yield target_change(
+            changes_text(size_change(cluster, asked=question.cluster)), nearest, caution=f"{cluster.num_gpus:,} GPUs"
+        )
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
     for gpu in bigger_gpus(question.cluster.gpu):
         other = with_gpu(question.cluster, gpu)
