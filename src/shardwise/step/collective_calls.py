@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardwise.formulas.collective_volume import ExpertChoice
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
@@ -27,7 +28,7 @@ class Call:
     group: Group
     num_bytes: Bytes
     phase: OperationPhase
-    copies_per_token: int = 1
+    sent_once: ExpertChoice | None = None
 
     def hidden(self, *, units: int, rounds: int) -> Iterator[Collective]:
         """``units`` calls in each of ``rounds`` micro-batches, which computation can hide."""
@@ -56,7 +57,7 @@ class Call:
             is_overlappable=is_overlappable,
             stride=self.group.stride,
             rounds=rounds,
-            copies_per_token=self.copies_per_token,
+            sent_once=self.sent_once,
         )
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from shardwise.cluster import Dtype
 from shardwise.columns import most, settled
+from shardwise.formulas.collective_volume import ExpertChoice
 from shardwise.ledger import MemoryComponent, Phase
 from shardwise.units import Bytes, Flop
 
@@ -98,8 +99,8 @@ class Collective:
     """Ranks from one member of the group to the next."""
     rounds: int = 1
     """Micro-batches of the step in which it is issued; ``count`` is over all of them."""
-    copies_per_token: int = 1
-    """Copies of one token in the payload of an exchange that sends a token once to every host; 1 for any other."""
+    sent_once: ExpertChoice | None = None
+    """What one token chooses, of an exchange that sends it once to every host; none of any other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
