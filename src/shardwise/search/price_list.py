@@ -146,16 +146,10 @@ PRICES: tuple[Price, ...] = (
         is_due=lambda plan: plan.layout.pp > 4,
     ),
     Price(
-        name="more than eight pipeline stages",
-        gain_fraction=0.02,
-        reason="Of NVIDIA's 353 published runs of 2025 and 2026, 25 have more, all of 405B or of DeepSeek-V3.",
-        is_due=lambda plan: plan.layout.pp > 8,
-    ),
-    Price(
         name="more than sixteen pipeline stages",
-        gain_fraction=0.04,
-        reason="Llama 3 (16,384 GPUs) and DeepSeek-V3 (2,048) trained with sixteen; deeper ones are from before "
-        "optimizer states were divided.",
+        gain_fraction=0.06,
+        reason="Llama 3 (16,384 GPUs) and DeepSeek-V3 (2,048) trained with sixteen, and so did the deepest of NVIDIA's "
+        "353 published runs of 2025 and 2026.",
         is_due=lambda plan: plan.layout.pp > 16,
     ),
     Price(
