@@ -40,13 +40,13 @@ def test_what_is_missing_is_said_when_it_does_not_fit():
     assert findings[0].suggestion
 
 
-def test_a_device_inside_the_band_is_called_borderline():
+def test_a_device_inside_the_band_is_at_the_edge():
     """MPT-like edge: one longer and longer sequence without recomputation on 80 GB cards."""
     sizes = [{"seq_len": length, "micro_batch_size": 1, "recompute": "none"} for length in range(8192, 24576, 256)]
     borderline = [(memory, findings) for memory, findings in (found(**size) for size in sizes) if memory.is_borderline]
     assert borderline
     memory, findings = borderline[0]
-    assert findings[0].claim.startswith("Borderline")
+    assert findings[0].claim.startswith("It is at the edge")
     assert number(findings[0], "low") <= memory.capacity_bytes < number(findings[0], "high")
 
 

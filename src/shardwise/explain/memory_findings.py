@@ -108,11 +108,12 @@ def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
             suggestion=host_remedy(plan, memory),
         )
     if memory.is_device_borderline:
-        verdict = "fits" if memory.fits_device else "does not fit"
+        is_held = memory.fits_device
+        claim = "It is at the edge" if is_held else f"It does not fit, by {format_gib(memory.missing_bytes)}"
         return Finding(
             topic="headroom",
-            claim=f"Borderline: {need} are needed, so the prediction says it {verdict}, but the device lies inside the "
-            "band.",
+            claim=f"{claim}: {need} are needed, and the band of the prediction "
+            f"{'reaches beyond' if is_held else 'begins inside'} the device.",
             numbers=numbers,
             because=band,
             suggestion=f"gain {format_gib(high - capacity)} before relying on it; the changes below say how",
@@ -121,7 +122,8 @@ def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
         host = f"{format_gib(memory.host_bytes_per_node)} of {format_gib(memory.host_capacity_bytes)}"
         return Finding(
             topic="headroom",
-            claim=f"Borderline: {host} of host memory are needed on each node, beside the system and the processes.",
+            claim=f"It is at the edge: {host} of host memory are needed on each node, beside the system and the "
+            "processes.",
             numbers=(*numbers, *host_numbers(memory)),
             because=f"{band} on the GPU; the same share is asked to be free on the host",
             suggestion=f"look at free -g on a node, or {host_remedy(plan, memory)}",
