@@ -279,7 +279,7 @@ def test_a_batch_that_more_ranks_could_share_than_the_plan_has_is_no_complaint()
     recipe = replace(PLAN.recipe, global_batch_size=15360)
     layout = Layout(pp=16, ep=64, dp_shard=128, zero_stage=1)
     plan = replace(PLAN, cluster=read_cluster("256xhgx-h800"), recipe=recipe, layout=layout)
-    assert not any("share" in line.plain for line in question_lines(plan, ScreenContext(), 80, place="here"))
+    assert not any("share" in line.plain for line in question_section(plan, ScreenContext(), 80, place="here"))
 
 
 def test_rows_of_one_table_have_names_of_their_own():
