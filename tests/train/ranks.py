@@ -12,8 +12,8 @@ from typing import Any
 from train.preload import forks
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-TIMEOUT_S = 600
-GLOO_TIMEOUT = timedelta(seconds=120)
+TIMEOUT_S = 900
+GLOO_TIMEOUT = timedelta(seconds=600)
 
 
 class RankFailedError(AssertionError):
