@@ -81,6 +81,16 @@ def test_a_fitting_plan_gets_faster_not_smaller():
     assert all(change.fits and change.step_ratio < 0.99 for change in changes)
 
 
+def test_what_fits_safely_is_shown_before_what_is_faster_at_the_edge():
+    """recompute=none was to be changed first: 76.91 of 79.20 GiB, for a plan with 48.9 GiB to spare."""
+    asked = plan("qwen2.5-7b", "8xa100-sxm-80", engine="accelerate", seq_len=4096, micro_batch_size=2, recompute="full")
+    _, changes = changes_of(asked, faster_changes)
+    kinds = [change.fit for change in changes]
+    assert kinds[0] == "fits"
+    assert "at the edge" in kinds
+    assert kinds == sorted(kinds, reverse=True)
+
+
 def test_a_plan_at_its_best_has_nothing_to_change_much():
     best = plan(
         model="gpt2",

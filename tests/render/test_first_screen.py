@@ -16,7 +16,7 @@ from shardwise.render.first_screen import (
     ScreenContext,
     next_lines,
     plan_screen,
-    question_lines,
+    question_section,
     what_if_screen,
 )
 from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
@@ -270,7 +270,7 @@ def test_attention_is_named_where_it_takes_most_of_the_work():
 def test_a_batch_that_the_gpus_cannot_share_is_said_before_the_answer(size, cluster, said):
     recipe = replace(PLAN.recipe, global_batch_size=size)
     plan = replace(PLAN, cluster=read_cluster(cluster), recipe=recipe, layout=Layout(tp=2, cp=2, dp_shard=2))
-    lines = question_lines(plan, ScreenContext(), 80, place="here")
+    lines = question_section(plan, ScreenContext(), 80, place="here")
     assert (said in [line.plain for line in lines]) if said else not any("share" in line.plain for line in lines)
 
 

@@ -49,10 +49,11 @@ def smallest_changes(
 def faster_changes(
     plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES, made: Predictions | None = None
 ) -> tuple[VerifiedChange, ...]:
-    """Changes that keep a fitting plan fitting and make the step shorter, the largest gain of each effort first."""
+    """Changes that keep a plan fitting that fits safely, and make the step shorter: those that fit safely first, and of
+    those the largest gain of each effort."""
     tried = verify_edits(faster_edits(plan), plan=plan, prediction=prediction, made=made)
     winning = [change for change in tried if change.fits and change.step_ratio < FASTER_RATIO]
-    return tuple(sorted(winning, key=_by_effort)[:limit])
+    return tuple(sorted(winning, key=lambda change: (change.is_borderline, *_by_effort(change)))[:limit])
 
 
 def verify_edits(
@@ -89,8 +90,7 @@ def _beside(edit: Edit, predicted: Prediction, prediction: Prediction) -> Verifi
         cost=edit.cost,
         effort=edit.effort,
         plan=edit.plan,
-        fits=predicted.fits,
-        is_borderline=predicted.memory.is_borderline,
+        fit=predicted.fit,
         device_used_bytes=predicted.memory.worst.device_used_bytes,
         needed_bytes=predicted.memory.needed_bytes,
         saved_bytes=prediction.memory.needed_bytes - predicted.memory.needed_bytes,
