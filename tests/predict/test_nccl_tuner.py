@@ -4,10 +4,10 @@ import pytest
 
 from shardwise.catalog import read_cluster
 from shardwise.catalog.hardware.nccl_constants import load_nccl_constants
-from shardwise.formulas.collective_volume import ExpertChoice
 from shardwise.predict.group_placement import place_group
 from shardwise.predict.nccl_protocols import ARCH_LIMITS, PROTOCOLS
 from shardwise.predict.nccl_tuner import best_candidate, candidates
+from shardwise.step.inventory import ExpertChoice
 from shardwise.units import GIB, MIB
 
 EIGHT = ExpertChoice(num_experts_per_tok=8)

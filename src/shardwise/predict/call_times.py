@@ -2,13 +2,12 @@
 
 from shardwise.cluster import Cluster
 from shardwise.engines.table import engine_profile
-from shardwise.formulas.collective_volume import ExpertChoice
 from shardwise.plan import Plan
 from shardwise.predict.block_tasks import TimedCall
 from shardwise.predict.communication import TunedCall, collective_call, collective_time_s
 from shardwise.predict.concurrency import slowdown_ratio
 from shardwise.predict.group_placement import GroupPlacement, place_group
-from shardwise.step.inventory import Collective
+from shardwise.step.inventory import Collective, ExpertChoice
 from shardwise.units import Seconds
 
 CallSizes = tuple[str, str, int, int, int, ExpertChoice | None]

@@ -12,13 +12,12 @@ from functools import lru_cache
 from math import log2
 from typing import Literal
 
-from shardwise.formulas.collective_volume import ExpertChoice
 from shardwise.predict.calibrated_groups import arrival_wait_s, calibrated_correction, communication_ratio
 from shardwise.predict.collective_correction import Correction, SweepBook, at, correction, shipped_book
 from shardwise.predict.group_placement import GroupPlacement
 from shardwise.predict.nccl_protocols import ProtocolName
 from shardwise.predict.nccl_tuner import Algorithm, Candidate, candidates
-from shardwise.step.inventory import Collective, CollectiveKind
+from shardwise.step.inventory import Collective, CollectiveKind, ExpertChoice
 from shardwise.units import Seconds
 
 Basis = Literal["measured", "scaled", "modelled"]

@@ -12,10 +12,10 @@ from functools import lru_cache
 from math import ceil, log2
 from typing import Literal
 
-from shardwise.formulas.collective_volume import ExpertChoice, all_gather_factor, once_per_node_ratio
+from shardwise.formulas.collective_volume import all_gather_factor, once_per_node_ratio
 from shardwise.predict.group_placement import FORWARDED_FRACTION, MESSAGE_GROUP_FRACTION, GroupPlacement
 from shardwise.predict.nccl_protocols import LL, LL128, PROTOCOLS, SIMPLE, Protocol, ProtocolName, arch_limits
-from shardwise.step.inventory import CollectiveKind
+from shardwise.step.inventory import CollectiveKind, ExpertChoice
 from shardwise.units import MICROSECOND, BytesPerSecond, Seconds
 
 Algorithm = Literal["ring", "tree", "nvls", "nvls_tree", "pat", "p2p"]
@@ -306,7 +306,7 @@ def _exchange(placement: GroupPlacement, sent_once: ExpertChoice | None) -> Cand
     if placement.exchange_bandwidth_bytes_per_s:
         share, rate = part * (placement.ranks_per_domain - 1), placement.exchange_bandwidth_bytes_per_s
         if choice is not None:
-            share = once_per_node_ratio(choice, num_nodes=placement.size)
+            share = _once_ratio(choice, placement.size)
             rate = min(rate, placement.inner_line_bytes_per_s * FORWARDED_FRACTION)
         levels.append(_Level(placement.link or "PCIe", share / rate))
     if placement.host_bandwidth_bytes_per_s:
@@ -319,11 +319,21 @@ def _exchange(placement: GroupPlacement, sent_once: ExpertChoice | None) -> Cand
         share = part * (placement.size - placement.ranks_per_host)
         rate = placement.network_exchange_bytes_per_s
         if choice is not None:
-            share *= once_per_node_ratio(choice, num_nodes=placement.num_hosts)
+            share *= _once_ratio(choice, placement.num_hosts)
             rate = min(rate, placement.network_line_bytes_per_s * MESSAGE_GROUP_FRACTION)
         levels.append(_Level("network", share / rate))
         latency_us += SIMPLE.ring_network_us + _extra_us(SIMPLE, placement)
     return _peer_to_peer(latency_us, levels)
+
+
+def _once_ratio(choice: ExpertChoice, num_nodes: int) -> float:
+    """Copies of a token that go to so many nodes, or ranks, each at most once, over the experts that it chooses."""
+    return once_per_node_ratio(
+        num_nodes=num_nodes,
+        num_experts_per_tok=choice.num_experts_per_tok,
+        num_groups=choice.num_groups,
+        num_groups_per_tok=choice.num_groups_per_tok,
+    )
 
 
 def _message(placement: GroupPlacement) -> Candidate:

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from shardwise.formulas.collective_volume import ExpertChoice
 from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
+from shardwise.step.inventory import Axis, Collective, CollectiveKind, ExpertChoice, OperationPhase
 from shardwise.units import Bytes
 
 

@@ -2,10 +2,10 @@
 
 from shardwise.engines.profile import RowKernels
 from shardwise.engines.table import engine_profile
-from shardwise.formulas.collective_volume import ExpertChoice
 from shardwise.layout import ExpertExchange
 from shardwise.model import MoeSpec
 from shardwise.plan import Plan
+from shardwise.step.inventory import ExpertChoice
 from shardwise.step.native_engine import has_own_decoder, is_native_engine
 
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 from shardwise.cluster import Dtype
 from shardwise.columns import most, settled
-from shardwise.formulas.collective_volume import ExpertChoice
 from shardwise.ledger import MemoryComponent, Phase
 from shardwise.units import Bytes, Flop
 
@@ -79,6 +78,15 @@ class Operation:
     """Kernels the host issues for one execution, or as many as its other work takes the time of."""
     slowdown_ratio: float = 1.0
     """Time over that of the plain kernel with the same FLOP, such as fused attention with dropout or uneven experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertChoice:
+    """How many experts a token chooses, and from how many of the groups of experts."""
+
+    num_experts_per_tok: int
+    num_groups: int = 1
+    num_groups_per_tok: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
