@@ -149,3 +149,11 @@ def test_one_gpu_with_a_micro_batch_is_a_plan(capsys):
     assert "Recommended here" not in json.dumps(answer)
     assert main([*words, "--json"]) == 0
     assert "Recommended here" in capsys.readouterr().out
+
+
+def test_the_first_change_fits_or_is_said_to_be_one_of_several(capsys):
+    """offload=parameters, which does not fit either, was to be changed first."""
+    assert main(["explain", "llama-3.1-405b", "16xh100-sxm", "--tp", "8", "--dp-shard", "2", "--seq-len", "8192"]) == 3
+    text = capsys.readouterr().out
+    assert "No change alone makes it fit; the first of several: offload=parameters" in " ".join(text.split())
+    assert "\noptimizer=adamw-8bit " in text

@@ -42,6 +42,13 @@ def test_an_answer_about_a_file_says_the_question_and_the_plan(command, tmp_path
     assert "recipe micro_batch_size=1 recompute=full, 4 micro-batches a rank" in words
 
 
+def test_a_judged_rate_is_beside_a_plan_that_says_its_question(tmp_path, capsys):
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(PLAN), encoding="utf-8")
+    assert main(["judge", str(file), "--tokens-per-s-per-gpu", "6000"]) == 0
+    assert f"Compared with {QUESTION}" in " ".join(capsys.readouterr().out.split()).replace(" (* assumed)", "")
+
+
 def test_what_nobody_gave_has_a_star(capsys):
     assert main(["predict", "llama-3.2-1b", "8xh100-sxm", "--dp-shard", "8", "--seq-len", "4096"]) == 0
     words = " ".join(capsys.readouterr().out.split())

@@ -150,14 +150,16 @@ def _device_beside(memory: MemoryPrediction, need: str) -> str:
 
 
 def _dominant(plan: Plan, memory: MemoryPrediction) -> Finding:
+    """The component that a GPU needs most of; blocks that the allocator keeps and gives back are no need."""
     worst = memory.worst
-    ranked = sorted(worst.components, key=lambda entry: -entry.num_bytes)
+    cached = {"framework": worst.device_used_bytes - worst.needed_bytes}
+    ranked = sorted(worst.components, key=lambda entry: cached.get(entry.component, 0) - entry.num_bytes)
     top, states = ranked[0], state_bytes_of(worst)
     meaning = COMPONENT_MEANINGS[top.component]
-    used = max(1, worst.device_used_bytes)
+    held, used = top.num_bytes - cached.get(top.component, 0), max(1, worst.needed_bytes)
     claim = (
-        f"Largest component: {top.component} ({meaning.words}), {format_gib(top.num_bytes)} or "
-        f"{format_percent(top.num_bytes / used)} of what the fullest GPU holds; the model states held then are "
+        f"Largest component: {top.component} ({meaning.words}), {format_gib(held)} or "
+        f"{format_percent(held / used)} of what the fullest GPU needs; the model states held then are "
         f"{format_gib(states)} ({format_percent(states / used)}){_partial_gradients(plan, memory)}."
     )
     layout = plan.layout

@@ -20,6 +20,8 @@ from shardwise.render.text_prediction import answer_parts
 from shardwise.units import format_gib, format_seconds
 
 INDENT = 2
+MAX_EDIT_WIDTH = 24
+"""Columns that an edit is given before the words beside it wrap."""
 
 
 def explanation_text(
@@ -62,7 +64,7 @@ def explanation_parts(explanation: Explanation, asked: Sequence[Text]) -> Iterat
     """The parts of the page, in reading order, with the question as it was understood."""
     yield from answer_parts(explanation.prediction)
     if explanation.changes:
-        yield _first_change(explanation.changes[0])
+        yield _first_change(explanation.changes)
     yield Text()
     yield from asked
     yield Text()
@@ -74,10 +76,12 @@ def explanation_parts(explanation: Explanation, asked: Sequence[Text]) -> Iterat
         yield changes_table(explanation.changes)
 
 
-def _first_change(change: VerifiedChange) -> Text:
-    """The change to try first, with what it was predicted to need."""
+def _first_change(changes: Sequence[VerifiedChange]) -> Text:
+    """The change to try first, with what it was predicted to need; one that fits, where there is any."""
+    change = next((change for change in changes if change.fits), changes[0])
+    start = "Change first" if change.fits else "No change alone makes it fit; the first of several"
     needs = f"{format_gib(change.needed_bytes)} ({change.fit}), {format_seconds(change.step_s)} a step"
-    return Text(f"Change first: {change.edit}: {needs}.", style="bold")
+    return Text(f"{start}: {change.edit}: {needs}.", style="bold")
 
 
 def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
@@ -98,7 +102,8 @@ def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
 def changes_table(changes: Sequence[VerifiedChange]) -> Table:
     """The changes, smallest first, with the memory and step time each was predicted to have."""
     table = plain_table(title="Changes, each predicted again")
-    table.add_column("change", overflow="fold")
+    widest = max(len(change.edit) for change in changes)
+    table.add_column("change", overflow="fold", min_width=min(widest, MAX_EDIT_WIDTH))
     table.add_column("fit")
     table.add_column("needs GiB", justify="right")
     table.add_column("step", justify="right")
