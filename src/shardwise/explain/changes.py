@@ -30,18 +30,22 @@ so that no plan is predicted twice."""
 def smallest_changes(
     plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES, made: Predictions | None = None
 ) -> tuple[VerifiedChange, ...]:
-    """Changes that make a plan fit safely, or that save most when no single one does; smallest first.
+    """Changes that make a plan fit safely, or that save most when no single one does; smallest first, and adapters,
+    which train something else, behind the others.
 
-    When one edit is not enough, the edits that save most for their effort are added up until the plan fits. What is
-    saved is memory of the GPU, or of the host when only the host lacks it.
+    When no single edit is enough that trains the same weights, the edits that save most for their effort are added up
+    until the plan fits. What is saved is memory of the GPU, or of the host when only the host lacks it.
     """
     made = {} if made is None else made
     saving = [change for change in _tried(plan, prediction, made) if _relief_bytes(change, prediction) > 0]
-    fitting = sorted((change for change in saving if change.fits), key=_by_effort)
+    fitting = sorted((change for change in saving if change.fits), key=lambda one: (_is_lora(one), *_by_effort(one)))
     safe = [change for change in fitting if not change.is_borderline]
-    if fitting:
-        return tuple((safe or fitting)[:limit])
+    best = safe or fitting
+    if best and not all(_is_lora(change) for change in best):
+        return tuple(best[:limit])
     combined = _combine(plan, prediction, made)
+    if best:
+        return (*(change for change in combined if change.fits), *best)[:limit]
     helpful = sorted(saving, key=lambda change: -_relief_bytes(change, prediction))[: limit - len(combined)]
     return (*combined, *helpful)
 
