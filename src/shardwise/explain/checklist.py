@@ -109,7 +109,7 @@ def _states_fit_one_gpu(question: Plan) -> Finding:
 
 
 def _quantised(question: Plan) -> Quantity | None:
-    """What QLoRA needs on one GPU; ``None`` where the engine or the model does not have it."""
+    """The bytes that QLoRA needs on one GPU; ``None`` where the engine or the model does not have it."""
     recipe = replace(
         question.recipe, adapter="qlora", micro_batch_size=1, recompute="full", convention="engine", offload="none"
     )
@@ -152,7 +152,7 @@ def _is_wide(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
 
 
 def _width_advice(question: Plan, tensor: StrategyTrial | None, layer_fraction: float) -> str:
-    """Where tensor parallelism has no step time to compare."""
+    """The advice where tensor parallelism has no step time to compare, from a layer's share of a GPU's memory."""
     if layer_fraction <= LARGE_LAYER_FRACTION:
         return "no layer is too large for a GPU; tensor parallelism only for more GPUs than sequences"
     size = "its states do not even fit layer by layer" if layer_fraction > 1 else "its layers are large"
@@ -231,7 +231,7 @@ def _optimizer_dominates(question: Plan, trials: tuple[StrategyTrial, ...]) -> F
 
 
 def _smallest_footprint(trials: tuple[StrategyTrial, ...], question: Plan) -> Finding | None:
-    """The layout of each strategy with everything else as small as it goes."""
+    """Names the strategy whose layout needs least memory with one sequence at a time and everything recomputed."""
     found = {trial.strategy: small for trial in trials if (small := _smallest(trial, question)) is not None}
     if not found:
         return None
@@ -268,7 +268,7 @@ def _smallest(trial: StrategyTrial, question: Plan) -> Quantity | None:
 
 
 def _network(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
-    """What is exposed of the sharded layout, or of the fastest that fits, and what sharding inside a node changes."""
+    """Tells the share of the step that waits for the network, of FSDP or of the fastest trial, and compares HSDP."""
     cluster = question.cluster
     if cluster.num_gpus == 1:
         return Finding(

@@ -196,7 +196,7 @@ def _try(strategy: Strategy, question: Plan) -> StrategyTrial:
 
 
 def settings_words(plan: Plan) -> str:
-    """What distinguishes a plan from others of its strategy."""
+    """The degrees, the ZeRO stage and the recipe that distinguish a plan from others of its strategy, as typed."""
     layout = plan.layout
     stage = f" zero_stage={layout.zero_stage}" if layout.state_shard_size > 1 else ""
     kept = " reshard_after_forward=off" if layout.zero_stage == 3 and not layout.reshard_after_forward else ""
