@@ -13,8 +13,8 @@ from shardwise.errors import ShardwiseError
 SEED = 20261129
 NUM_CASES = 20_000
 NUM_QUICK = 300
-MOST_S = 20.0
-"""For one file, on a busy machine."""
+MOST_S = 30.0
+"""Of this process's own time, for one file."""
 
 
 def case(number):
@@ -32,7 +32,7 @@ def answered(number, folder, capsys):
         if old.is_file() and old.name != "good-plan.json":
             old.unlink()
     path.write_bytes(content)
-    started_s = time.monotonic()
+    started_s = time.process_time()
     refusal = None
     try:
         reader.read(path)
@@ -42,7 +42,7 @@ def answered(number, folder, capsys):
         raise AssertionError(f"case {number}, {reader.name}: {error!r}, of {content[:300]!r}") from error
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err, f"case {number}, {reader.name}: an escape byte reached the terminal"
-    assert time.monotonic() - started_s < MOST_S, f"case {number}, {reader.name}"
+    assert time.process_time() - started_s < MOST_S, f"case {number}, {reader.name}"
     assert refusal is None or "\n" not in refusal.message, f"case {number}, {reader.name}: {refusal}"
     return "refused" if refusal or said.err else "read"
 

@@ -14,7 +14,7 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
     reader.start()
     write_file(pipe, "answer", is_forced=False)
-    reader.join(timeout=10)
+    reader.join(timeout=300)
     assert read == ["answer\n"]
     assert pipe.is_fifo()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -5,9 +5,12 @@ import os
 import pty
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
+from launch.desk import LIMIT_S
 from shardwise.cli.progress import step_bar
 
 PLAN = {"model": "gpt2", "cluster": "h100-sxm", "recipe": {"seq_len": 512}}
@@ -25,19 +28,21 @@ def run_with_terminal_for_errors(words) -> tuple[str, str]:
     ours, theirs = pty.openpty()
     program = subprocess.Popen([sys.executable, "-m", "shardwise", *words], stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
-    printed = program.communicate(timeout=60)[0].decode()
-    shown = b""
-    while chunk := _read(ours):
-        shown += chunk
-    os.close(ours)
-    return printed, shown.decode()
+    # A terminal that nobody reads takes a few kilobytes: the longer the bar moves, the more it is sent.
+    with ThreadPoolExecutor(1) as reader:
+        shown = reader.submit(_read_all, ours)
+        printed = program.communicate(timeout=LIMIT_S)[0].decode()
+        return printed, shown.result().decode()
 
 
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 65536)
-    except OSError:
-        return b""
+def _read_all(descriptor: int) -> bytes:
+    """What the terminal is sent until the program has closed it."""
+    read = b""
+    with suppress(OSError):
+        while chunk := os.read(descriptor, 65536):
+            read += chunk
+    os.close(descriptor)
+    return read
 
 
 def test_the_bar_goes_to_the_terminal_and_the_answers_to_the_file(plans_file):

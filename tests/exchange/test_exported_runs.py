@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from launch.desk import CONFIG, losses
+from launch.desk import CONFIG, LIMIT_S, losses
 
 pytestmark = pytest.mark.targets
 PLAN = ("--dp-shard", "2", "--seq-len", "32", "--global-batch-size", "8", "--micro-batch-size", "2")
@@ -37,7 +37,13 @@ def environment():
 
 def command(desk, *words):
     done = subprocess.run(
-        [sys.executable, *words], cwd=desk, env=environment(), capture_output=True, text=True, check=False, timeout=240
+        [sys.executable, *words],
+        cwd=desk,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 

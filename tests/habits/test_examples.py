@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from habits.source_tree import ROOT
+from launch.desk import LIMIT_S
 
 RUN_ELSEWHERE = ("lab_checkpointing.py",)
 """Its real runs are those that ``tests/course/labs/test_real_labs.py`` looks at."""
@@ -16,7 +17,7 @@ EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name
 def printed(program: Path) -> str:
     """What an example prints, run from the folder it lies in."""
     done = subprocess.run(
-        [sys.executable, program.name], cwd=program.parent, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, program.name], cwd=program.parent, capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

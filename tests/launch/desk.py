@@ -2,6 +2,8 @@
 
 import json
 
+LIMIT_S = 900
+"""How long a test waits for what takes seconds on a quiet machine: it ends tests that would hang, and times nothing."""
 CONFIG = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],

@@ -10,12 +10,11 @@ import time
 import uuid
 from pathlib import Path
 
+from launch.desk import LIMIT_S
+
 MARK = "SHARDWISE_TEST_MARK"
 """In the environment of every process of one run."""
 LISTENS, LOOPBACK = "0A", "0100007F"
-WAIT_S = 240
-END_S = 150
-"""On a busy machine; on a quiet one a group ends within five seconds."""
 ON_DEATH_OF = {
     "torchrun": "torchrun (process {pid}) died without a word",
     "fork server": "the process that ranks are forked from (process {pid}) died without a word",
@@ -89,7 +88,7 @@ class Run:
 
     def wait_for(self, is_there, what):
         """Until the run is so far."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + LIMIT_S
         while not (found := is_there()):
             assert time.monotonic() < deadline, f"the run did not come to {what}"
             assert self.process.poll() is None, f"before {what}: {self.process.stderr.read()}"
@@ -104,8 +103,11 @@ class Run:
         return pid
 
     def ends(self):
-        """What the run says at its end, and the processes that outlive it; they are killed."""
-        deadline = time.monotonic() + END_S
+        """What the run says at its end, and the processes that outlive it; they are killed.
+
+        On a quiet machine a group ends within five seconds.
+        """
+        deadline = time.monotonic() + LIMIT_S
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.1)
         for pid in (pid for pids in left.values() for pid in pids):
@@ -123,5 +125,5 @@ def train(folder, plan, *words):
 def num_steps(run_folder):
     """Finished steps of a run."""
     path = run_folder / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return json.loads(lines[-1])["step"] if lines and lines[-1].endswith("}") else 0
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n") if path.exists() else ("", "", "")
+    return json.loads(whole.rpartition("\n")[2])["step"] if whole else 0

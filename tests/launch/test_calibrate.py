@@ -12,7 +12,8 @@ from shardwise.launch.calibrate import CalibrationRequest, calibrate
 TINY = CalibrationRequest(device="cpu", num_processes=2, limit_s=8.0, command="shardwise calibrate", is_tiny=True)
 
 
-def test_two_processes_fill_every_table():
+def test_two_processes_fill_every_table(monkeypatch):
+    monkeypatch.setattr(launcher, "OVERTIME_S", 900.0)  # of every table they time one case whatever the time
     seen = []
     found = calibrate(TINY, on_progress=lambda section, done: seen.append((section, done)))
     assert {point.product_pass for point in found.products} == {"forward", "dgrad", "wgrad"}
@@ -56,3 +57,13 @@ def test_processes_that_fail_say_why(monkeypatch):
     with pytest.raises(CalibrationError, match="no_such_worker") as found:
         calibrate(TINY, on_progress=lambda _section, _done: None)
     assert found.value.code == "calibration-failed"
+
+
+def test_half_a_line_of_progress_is_none(tmp_path):
+    path = tmp_path / launcher.PROGRESS_FILE
+    for written, shown in (
+        ('{"section": "products", "done', ("starting", 0.0)),
+        ('{"section": "products", "done_fraction": 0.5}\n{"sec', ("products", 0.5)),
+    ):
+        path.write_text(written, encoding="utf-8")
+        assert launcher._progress(tmp_path) == shown

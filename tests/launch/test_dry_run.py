@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from launch.desk import LIMIT_S
 from shardwise.cli.main import main
 from shardwise.launch import dry_run
 from shardwise.launch.dry_run import Imported, imported
@@ -165,7 +166,7 @@ def test_a_torch_that_is_installed_and_broken_is_found_by_importing_it(tmp_path,
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=LIMIT_S,
     )
     assert (done.returncode, says in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from launch.desk import lay_out
+from launch.desk import LIMIT_S, lay_out
 from launch.small_disk import small_disk
 from shardwise.cli.main import main
 
@@ -23,7 +23,7 @@ def train(desk, *words, limit_bytes=resource.RLIM_INFINITY):
     words = [*full, "--steps", 4, "--json", *words]
     words = [*(["prlimit", f"--fsize={limit_bytes}"] if limit_bytes != resource.RLIM_INFINITY else []), *words]
     done = subprocess.run(
-        list(map(str, words)), cwd=desk, env=environment, capture_output=True, text=True, check=False, timeout=180
+        list(map(str, words)), cwd=desk, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     return done.returncode, json.loads(done.stdout)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from launch.desk import LIMIT_S
 from shardwise.cli.main import main
 from shardwise.launch.launchers import Start, launcher_files
 
@@ -45,7 +46,7 @@ def said(folder):
 
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_the_exit_code_of_the_step_is_that_of_the_job(code, job, tmp_path):
-    assert job(f"exit {code}").wait(timeout=30) == code
+    assert job(f"exit {code}").wait(timeout=LIMIT_S) == code
     assert said(tmp_path) == ["node-a 7.0 --cpus-per-task=96 bash launch.sh"]
 
 
@@ -58,7 +59,7 @@ def test_a_step_that_was_asked_to_stop_is_waited_for_and_requeued_if_it_got_some
     while not (tmp_path / "ready").exists():
         time.sleep(0.02)
     process.send_signal(signal.SIGUSR1)
-    assert process.wait(timeout=30) == code
+    assert process.wait(timeout=LIMIT_S) == code
     assert said(tmp_path)[1:] == ["--signal=TERM 7", *requeued]
 
 

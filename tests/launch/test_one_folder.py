@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from launch.desk import lay_out
+from launch.desk import LIMIT_S, lay_out
 from shardwise.measure.own_lines import lineage_lines
 from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
 from shardwise.train.checkpoint.lineage import lineage_of
@@ -33,7 +34,7 @@ def train(desk, plan, *words):
     """Exit code, answer, and what was said beside it."""
     done = subprocess.run(
         words_of(plan, *words),
-        **{"cwd": desk, "env": environment(desk), "capture_output": True, "text": True, "timeout": 240},
+        **{"cwd": desk, "env": environment(desk), "capture_output": True, "text": True, "timeout": LIMIT_S},
         check=False,
     )
     return done.returncode, json.loads(done.stdout), done.stderr
@@ -53,7 +54,7 @@ def going(desk, run, *words):
         },
     )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + LIMIT_S
         while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").stat().st_size == 0:
             assert time.monotonic() < deadline, "the run did not get going"
             time.sleep(0.1)
@@ -140,7 +141,7 @@ def test_a_second_run_in_a_folder_is_refused_and_writes_nothing(desk):
         assert not (desk / "other").exists()
         assert {path: path.stat().st_mtime_ns for path in run.glob("[!.]*.json")} == before
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 128 + signal.SIGTERM
+        assert process.wait(timeout=LIMIT_S) == 128 + signal.SIGTERM
     assert train(desk, "plan1.json", "--out", run, "--resume", run, "--steps", 1)[1]["code"] == "checkpoint-steps"
 
 
@@ -148,20 +149,43 @@ def rank_of(run):
     return json.loads((run / "ranks" / "rank-0000.json").read_text(encoding="utf-8"))["pid"]
 
 
+def stop_between_saves(run, pids):
+    """Let processes stand still; one that is about to publish a checkpoint when it is stopped would do so on waking."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        send(signal.SIGSTOP, pids)
+        while not all(map(stands_still, pids)):
+            assert time.monotonic() < deadline, "a process did not stop"
+            time.sleep(0.01)
+        if not any((run / "checkpoints").glob("unfinished-*")):
+            return
+        send(signal.SIGCONT, pids)
+        time.sleep(0.01)
+
+
+def send(number, pids):
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def stands_still(pid):
+    """Whether all threads of a process were stopped, which some of them may be later than others."""
+    threads = [path.read_text(encoding="utf-8") for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(text.rpartition(")")[2].split()[0] == "T" for text in threads)
+
+
 def test_a_run_that_wakes_up_replaced_stops_without_a_trace(desk):
     """As if another host had seen no sign of life for a minute, and begun the next life meanwhile."""
     run = desk / "replaced"
-    with going(desk, run, "--checkpoint-every", 20) as process:  # so that it is hardly stopped while it publishes one
+    with going(desk, run, "--checkpoint-every", 20, "--keep", 1000000) as process:
         stopped = (rank_of(run), process.pid)
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
+        stop_between_saves(run, stopped)
         life = json.loads((run / "lives" / "00000001.json").read_text(encoding="utf-8"))
         text = json.dumps({**life, "life": "2-other", "host": "elsewhere", "machine": "elsewhere", "pid": 77})
         (run / "lives" / "00000002.json").write_text(text, encoding="utf-8")
         before = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-        out, _ = process.communicate(timeout=60)
+        send(signal.SIGCONT, stopped)
+        out, _ = process.communicate(timeout=LIMIT_S)
         assert (process.returncode, json.loads(out)["code"]) == (1, "train-folder-lost")
         assert "process 77 on elsewhere" in json.loads(out)["error"]
     assert sorted(path.name for path in (run / "checkpoints").glob("step-*")) == before
@@ -173,7 +197,7 @@ def test_a_folder_that_is_deleted_under_a_run_is_the_cause_that_is_said(desk):
     run = desk / "deleted"
     with going(desk, run, "--checkpoint-every", 1) as process:
         run.rename(desk / "moved")
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=LIMIT_S)
         assert (process.returncode, json.loads(out)["code"]) == (1, "train-folder-gone")
         assert json.loads(out)["error"].startswith(f"the folder {run} was deleted or moved while the run was writing")
     assert list(run.rglob("COMPLETE")) == [], "what a save began anew is never published"

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from launch.desk import LIMIT_S
 from recipes import NAMES, RECIPES, lay_out, tiny_words
 from shardwise.cli.main import main
 
@@ -37,7 +38,7 @@ def desk(tmp_path_factory):
 def command(desk, *words):
     environment = {**os.environ, "XDG_CACHE_HOME": str(desk / "cache"), "GLOO_SOCKET_IFNAME": "lo"}
     full = [sys.executable, "-m", "shardwise", "train", *map(str, words), "--json"]
-    done = subprocess.run(full, cwd=desk, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(full, cwd=desk, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads(done.stdout), done.stderr
 

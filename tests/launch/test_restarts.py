@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.desk import lay_out, losses
+from launch.desk import LIMIT_S, lay_out, losses
 from shardwise.errors import ShardwiseError
 from shardwise.train.checkpoint.continued import continued
 from shardwise.train.failure.record import FailureRecord, write_record
@@ -70,7 +70,8 @@ def test_checkpoints_of_another_run_are_not_taken_up(tmp_path):
     assert continued(job).checkpoint.resume_from == str(states.path / "step-00000004")
 
 
-STEPS = 40
+STEPS = 200
+"""So many that a run whose first checkpoint was seen is not at its end when a rank is killed."""
 WORDS = ("plan2.json", "--device", "cpu", "--data", "corpus.jsonl", "--steps", str(STEPS), "--learning-rate", "1e-3")
 
 
@@ -95,7 +96,7 @@ def whole(desk):
 
 
 def kill_a_rank_with_a_checkpoint(run, process):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + LIMIT_S
     while not (run / "checkpoints" / "latest").exists():
         assert time.monotonic() < deadline, "the run saved nothing"
         assert process.poll() is None, process.stderr.read()
@@ -121,7 +122,7 @@ def test_a_rank_that_was_killed_costs_a_restart_and_no_loss_differs(starter, des
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(words, cwd=desk, env=environment(desk), **pipes)
     kill_a_rank_with_a_checkpoint(run, process)
-    said = process.communicate(timeout=120)[1]
+    said = process.communicate(timeout=LIMIT_S)[1]
     assert process.returncode == 0, said
     assert "restart 1 of 1 begins in 10 s" in said
     assert losses(run) == whole

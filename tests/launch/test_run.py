@@ -132,3 +132,19 @@ def test_a_stopped_run_is_ended_soon_only_when_all_its_ranks_have(tmp_path, monk
     clock[0] = 125.5
     ending.look()
     assert killed == [125.5]
+
+
+def test_a_rank_that_ends_as_the_signal_is_passed_on_disturbs_nobody(tmp_path, monkeypatch):
+    asked = []
+
+    def kill(pid, number):
+        asked.append(pid)
+        raise ProcessLookupError
+
+    monkeypatch.setattr(run, "is_alive", lambda pid: True)
+    monkeypatch.setattr(run.os, "kill", kill)
+    ranks = tuple(RankRecord(rank=number, pid=number, host=socket.gethostname()) for number in (1, 2))
+    monkeypatch.setattr(run, "ranks_of", lambda folder: ranks)
+    ending = run.Ending(tmp_path, process=SimpleNamespace(poll=lambda: None))
+    ending.hear(signal.SIGTERM, None)
+    assert (asked, ending.number) == ([1, 2], signal.SIGTERM)

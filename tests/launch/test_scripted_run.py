@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from launch.desk import lay_out
+from launch.desk import LIMIT_S, lay_out
 from shardwise.cli.main import main
 from shardwise.train.failure.keepers import KEEPERS_VARIABLE
 from shardwise.train.patient_torchrun import run_torchrun
@@ -35,7 +35,7 @@ def going(desk, name, monkeypatch):
     run = desk / name
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     process = subprocess.Popen([run / "run.sh"], env=environment, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + LIMIT_S
     while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").stat().st_size == 0:
         assert time.monotonic() < deadline, "the run did not get going"
         assert process.poll() is None, process.stderr.read()
@@ -45,11 +45,11 @@ def going(desk, name, monkeypatch):
 
 def test_a_signal_to_the_script_ends_it_as_a_stopped_run(desk, monkeypatch):
     process, run = going(desk, "stopped", monkeypatch)
-    again = subprocess.run([run / "run.sh"], capture_output=True, text=True, check=False, timeout=120)
+    again = subprocess.run([run / "run.sh"], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert again.returncode == 2
     assert f"error: the folder {run} is held by another run (process " in again.stderr
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=LIMIT_S)[1]
     assert process.returncode == 143
     assert said.startswith(f"weights: random, drawn from seed 0 (no --weights); tokens: {desk / 'corpus.jsonl'}\n")
     assert "Traceback" not in said
@@ -60,7 +60,7 @@ def test_a_signal_to_the_script_ends_it_as_a_stopped_run(desk, monkeypatch):
 def test_a_rank_that_is_killed_ends_the_script_with_one_message(desk, monkeypatch):
     process, run = going(desk, "killed", monkeypatch)
     os.kill(json.loads((run / "ranks" / "rank-0001.json").read_text(encoding="utf-8"))["pid"], signal.SIGKILL)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=LIMIT_S)[1]
     assert process.returncode == 1
     assert "error: rank 1 (process " in said
     assert "died without a word" in said
@@ -90,7 +90,7 @@ def test_ranks_start_under_a_torchrun_of_the_user_too(desk, monkeypatch):
 
 def test_a_script_prints_its_steps_and_ends_with_the_page_of_the_run(desk, monkeypatch):
     run = written(desk, "steps", monkeypatch)
-    done = subprocess.run([run / "run.sh"], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([run / "run.sh"], capture_output=True, text=True, check=True, timeout=LIMIT_S)
     first, *_, last = [line for line in done.stderr.splitlines() if line.startswith("step ")]
     assert re.fullmatch(r"step 1/2  loss \d\.\d{3}  [\d,]+ tokens/s/GPU  MFU \d+\.\d%", first)
     assert last.startswith("step 2/2  loss ")
@@ -104,7 +104,7 @@ def test_a_script_that_cannot_go_on_from_its_checkpoint_says_so(desk, monkeypatc
     job = json.loads((run / "job.json").read_text(encoding="utf-8"))
     job["checkpoint"]["resume_from"] = str(desk / "deleted")
     (run / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    done = subprocess.run([run / "run.sh"], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([run / "run.sh"], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 2
     assert f"error: there is no complete checkpoint in {desk / 'deleted'}: it does not exist [checkpoint-none]" in (
         done.stderr
@@ -117,7 +117,7 @@ def test_ranks_may_save_for_longer_than_torchrun_waits_by_itself(monkeypatch):
     monkeypatch.setattr("shardwise.train.patient_torchrun.torchrun", given.extend)
     monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: make_job())
     assert main_of_script(["--nnodes=2", "-m", "worker", "job.json"]) == 0
-    assert given == ["--shutdown-timeout=600", "--nnodes=2", "-m", "worker", "job.json"]
+    assert given == ["--shutdown-timeout=LIMIT_S0", "--nnodes=2", "-m", "worker", "job.json"]
 
 
 def test_every_start_has_a_name_of_its_own(monkeypatch):

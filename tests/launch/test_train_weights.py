@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from launch.desk import CONFIG, lay_out
+from launch.desk import CONFIG, LIMIT_S, lay_out
 
 pytestmark = pytest.mark.runs
 
@@ -31,7 +31,7 @@ def test_weights_that_are_no_numbers_are_named_and_the_learning_rate_is_not_blam
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=LIMIT_S,
     )
     said = json.loads(done.stdout)
     assert (done.returncode, said["code"]) == (2, "pretrained-not-finite")

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM
 
-from launch.desk import lay_out, losses
+from launch.desk import LIMIT_S, lay_out, losses
 from shardwise.cli.main import main
 from shardwise.measure.profile import profile_traces
 from shardwise.train.checkpoint.folder import find_checkpoint
@@ -40,7 +40,7 @@ def train(folder, *words):
         env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "GLOO_SOCKET_IFNAME": "lo"},
         check=True,
         capture_output=True,
-        timeout=240,
+        timeout=LIMIT_S,
     )
 
 

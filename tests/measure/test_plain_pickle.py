@@ -50,10 +50,10 @@ BOMBS = {
 
 @pytest.mark.parametrize("data", BOMBS.values(), ids=BOMBS)
 def test_bombs_are_refused_at_once_and_take_no_memory(data):
-    before, started_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    before, started_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(ForeignPickleError):
         plain_value(data)
-    assert time.monotonic() - started_s < 20
+    assert time.process_time() - started_s < 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10, "KiB"
 
 

@@ -1,6 +1,7 @@
 """One world of processes per size, kept as long as a file has tests."""
 
 import pytest
+import torch
 
 from train.models import LLAMA, MIXTRAL, make_job
 from train.world import World
@@ -13,6 +14,12 @@ WORLDS = {size: World(size) for size in (1, 2, 4)}
 def worlds():
     """Worlds of 1, 2 and 4 processes, which start when a job is sent to them."""
     return WORLDS
+
+
+@pytest.fixture(autouse=True)
+def own_draws():
+    """A test draws the same numbers whatever other tests its process ran before."""
+    torch.manual_seed(0)
 
 
 def pytest_runtest_teardown(item, nextitem):

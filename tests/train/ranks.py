@@ -12,7 +12,7 @@ from typing import Any
 from train.preload import forks
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-TIMEOUT_S = 240
+TIMEOUT_S = 600
 GLOO_TIMEOUT = timedelta(seconds=120)
 
 
@@ -28,8 +28,9 @@ def run_ranks(world_size: int, function: Callable[..., Any], *given: Any) -> lis
             answers = [_receive(receiver, rank) for rank, receiver in enumerate(receivers)]
         finally:
             for process in processes:
-                process.join(timeout=5)
+                process.join(timeout=30)
                 process.kill()
+                process.join()
     failed = [text for is_good, text in answers if not is_good]
     if failed:
         raise RankFailedError("\n".join(failed))

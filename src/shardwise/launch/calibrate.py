@@ -103,10 +103,10 @@ def _follow(request: CalibrationRequest, folder: Path, until_s: float, on_progre
 
 def _progress(folder: Path) -> tuple[str, float]:
     path = folder / PROGRESS_FILE
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    if not lines:
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n") if path.exists() else ("", "", "")
+    if not whole:
         return "starting", 0.0
-    last = json.loads(lines[-1])
+    last = json.loads(whole.rpartition("\n")[2])
     return str(last["section"]), float(last["done_fraction"])
 
 

@@ -65,7 +65,8 @@ class Ending:
             return
         self._asked_s = time.monotonic()
         for pid in workers:
-            os.kill(pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it ended meanwhile
+                os.kill(pid, signal.SIGTERM)
 
     def look(self) -> None:
         """End a run that takes too long to stop, or whose ranks have done so and are kept by a torchrun that waits."""
@@ -182,13 +183,13 @@ def _records(metrics: Path, ending: Ending, lease: Lease | None) -> Iterator[Map
     position = metrics.read_bytes().rfind(b"\n") + 1 if metrics.exists() else 0
     while True:
         has_ended = ending.has_ended()
-        if metrics.exists():
-            with metrics.open("rb") as file:
-                file.seek(position)
-                *lines, rest = file.read().split(b"\n")
-                position = file.tell() - len(rest)
-            for line in lines:
-                yield json.loads(line)
+        lines: list[bytes] = []
+        with suppress(FileNotFoundError), metrics.open("rb") as file:  # there is none yet, or the folder was moved
+            file.seek(position)
+            *lines, rest = file.read().split(b"\n")
+            position = file.tell() - len(rest)
+        for line in lines:
+            yield json.loads(line)
         if has_ended:
             return
         ending.look()

@@ -15,6 +15,7 @@ from pathlib import Path
 import shardwise
 from shardwise.train.failure.keepers import KEEPERS_VARIABLE, TORCHRUN, TRACKER, keepers_text
 from shardwise.train.lasting import VARIABLE
+from shardwise.train.store_port import hold_store_port
 
 LASTING = "shardwise.train.lasting"
 ALWAYS = ("torch.distributed.run", "torch.profiler", "numpy.ma")
@@ -29,6 +30,7 @@ def main(words: list[str]) -> None:
     resource_tracker.ensure_running()
     tracker = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
     os.environ[KEEPERS_VARIABLE] = keepers_text({TRACKER: tracker, TORCHRUN: os.getpid()}, inherited=os.environ)
+    hold_store_port()
     os.environ[VARIABLE] = "1"
     forkserver.ensure_running()  # it imports while this process imports torchrun
     del os.environ[VARIABLE]

@@ -6,6 +6,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from shardwise.train.store_port import STORE_PORT_VARIABLE
+
 __all__ = ["join_group"]
 
 LOOPBACK = "127.0.0.1"
@@ -27,7 +29,8 @@ def join_group(*, device_type: str, timeout: timedelta) -> None:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if name := next((name for _, name in socket.if_nameindex() if name in LOOPBACK_NAMES), ""):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-    store = _store_of_this_machine(rank, port=int(os.environ["MASTER_PORT"]), timeout=timeout)
+    port = int(os.environ.get(STORE_PORT_VARIABLE) or os.environ["MASTER_PORT"])
+    store = _store_of_this_machine(rank, port=port, timeout=timeout)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 

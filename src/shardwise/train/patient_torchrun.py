@@ -17,6 +17,7 @@ from torch.distributed.run import get_args_parser
 from torch.distributed.run import main as torchrun
 
 from shardwise.train.failure.keepers import KEEPERS_VARIABLE, TORCHRUN, keepers_text
+from shardwise.train.store_port import hold_store_port
 
 __all__ = ["PATIENCE", "PATIENCE_S", "STANDALONE", "run_torchrun", "with_patience"]
 
@@ -39,6 +40,8 @@ def with_patience(words: list[str]) -> list[str]:
 def run_torchrun(words: list[str]) -> None:
     """Run torchrun patiently, as a keeper of its ranks."""
     os.environ[KEEPERS_VARIABLE] = keepers_text({TORCHRUN: os.getpid()}, inherited=os.environ)
+    if STANDALONE in words:
+        hold_store_port()
     rendezvous_handler_registry.register(ALONE, alone)
     # Not the process id, which in a container is the same at every start: records of an earlier one would count.
     at_home = [f"--rdzv-backend={ALONE}", f"--rdzv-id={secrets.token_hex(8)}", "--local-addr=localhost"]

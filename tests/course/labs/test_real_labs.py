@@ -9,20 +9,21 @@ import sys
 import pytest
 
 from habits.source_tree import ROOT
+from launch.desk import LIMIT_S
 from shardwise.cli.main import main
 from shardwise.train.failure.stopped import stopped_error
 
 pytestmark = pytest.mark.runs
 
 
-def lab(desk, *words, timeout_s=300):
+def lab(desk, *words):
     done = subprocess.run(
         [sys.executable, "-m", "shardwise", "lab", *map(str, words)],
         cwd=desk,
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
         capture_output=True,
         text=True,
-        timeout=timeout_s,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -38,7 +39,7 @@ def desk(tmp_path_factory):
     """The example runs checkpointing in a folder; then scaling in the same folder, as text and as JSON."""
     folder = tmp_path_factory.mktemp("labs")
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE), "runs"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(EXAMPLE), "runs"], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     (folder / "example.out").write_text(done.stdout, encoding="utf-8")
@@ -123,6 +124,6 @@ def test_without_a_name_the_labs_are_listed(capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["memory", "throughput", "offload", "prefetch", "communication"])
 def test_the_other_labs_run_too(desk, name):
-    said = json.loads(lab(desk, name, *SMALL, "--resume", "--json", timeout_s=600))
+    said = json.loads(lab(desk, name, *SMALL, "--resume", "--json"))
     assert said["is_complete"]
     assert all(run["measurement"] for run in said["runs"])

@@ -231,6 +231,21 @@ def test_what_a_life_that_stood_still_goes_on_writing_is_never_published(states)
     assert (CheckpointFolder(states, branch).publish(25).path / ".metadata").read_bytes() == b"whole"
 
 
+def test_a_life_that_lost_the_folder_while_its_files_were_flushed_publishes_nothing(states):
+    zombie = CheckpointFolder(states, FIRST)
+    unfinished = zombie.begin(25)
+    (unfinished / ".metadata").write_bytes(b"whole")
+    before = sorted(states.glob("step-*"))
+
+    def lost():
+        assert (unfinished / "COMPLETE").exists(), "asked too early"
+        raise CheckpointError("another run took it over", code="train-folder-lost", fix="let it go on")
+
+    with pytest.raises(CheckpointError, match="another run"):
+        zombie.publish(25, require_held=lost)
+    assert sorted(states.glob("step-*")) == before
+
+
 @pytest.mark.parametrize("content", ["", "\n", "../../etc\nx\n", "\0\n", "step-00000015\n99999999999999999999-x\n"])
 def test_a_strange_latest_is_no_traceback(states, content):
     (states / "latest").write_text(content, encoding="utf-8")

@@ -311,10 +311,10 @@ def _order_of_events(rank, folder):
 
     is_step_done = threading.Event()
 
-    def late(self, step):
-        is_step_done.wait(60)
+    def late(self, step, **named):
+        is_step_done.wait(300)
         events.append("published")
-        return publish(self, step)
+        return publish(self, step, **named)
 
     CheckpointFolder.publish = late
     run.checkpointer.save(1, run.states)

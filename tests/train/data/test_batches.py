@@ -1,5 +1,6 @@
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,13 +21,13 @@ class NumberedSamples:
     seq_len = 2
     fingerprint = "numbered"
 
-    def __init__(self, num_samples, *, delay_s=0.0, fails_at=None):
+    def __init__(self, num_samples, *, takes_time=lambda: None, fails_at=None):
         self.num_samples = num_samples
-        self.delay_s = delay_s
+        self.takes_time = takes_time
         self.fails_at = fails_at
 
     def sample(self, number):
-        time.sleep(self.delay_s)
+        self.takes_time()
         if number == self.fails_at:
             raise DataError("the disk went away", code="data-text", fix="plug it in")
         values = np.full(2, number, dtype=np.int64)
@@ -133,22 +134,35 @@ def test_an_error_in_the_thread_is_raised_where_the_batch_is_taken():
     ahead.close()
 
 
-def test_waiting_is_measured_and_prefetching_hides_it():
-    """Making a batch takes 10 ms and using it 20 ms: ahead, only the first is waited for."""
-    waited = {}
-    for depth in (0, 2):
-        batches = PrefetchedBatches(source(delay_s=0.01), device=CPU, depth=depth)
-        for _ in range(10):
-            next(batches)
-            time.sleep(0.02)
-        waited[depth] = batches.waited_s
-        batches.close()
-    assert waited[0] > 0.1
-    assert waited[2] < waited[0] / 2
+@pytest.mark.parametrize(("depth", "waited_s"), [(0, 10.0), (2, 1.0)])
+def test_waiting_is_measured_and_prefetching_hides_it(monkeypatch, depth, waited_s):
+    """Making a batch takes a second, and using it until the next one is made: ahead, only the first is waited for."""
+    clock, may_begin, made = SimpleNamespace(now_s=0.0), threading.Semaphore(0), threading.Semaphore(0)
+
+    def a_second():
+        may_begin.acquire()
+        clock.now_s += 1.0
+        made.release()
+
+    monkeypatch.setattr("shardwise.train.data.prefetch.time", SimpleNamespace(perf_counter=lambda: clock.now_s))
+    batches = PrefetchedBatches(source(takes_time=a_second), device=CPU, depth=depth)
+    may_begin.release()
+    next(batches)
+    made.acquire()
+    for _ in range(9):
+        may_begin.release()
+        if depth:
+            made.acquire()
+        next(batches)
+    assert batches.waited_s == waited_s
+    may_begin.release(100)
+    batches.close()
 
 
 def test_closing_ends_the_thread():
+    before = threading.enumerate()
     ahead = PrefetchedBatches(source(), device=CPU, depth=1)
     next(ahead)
+    assert len(threading.enumerate()) == len(before) + 1
     ahead.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "shardwise-prefetch"]
+    assert threading.enumerate() == before

@@ -20,13 +20,24 @@ from shardwise.train.checkpoint.checkpointer import CheckpointRequest, Distribut
 from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.failure.classify import LossError
 from shardwise.train.failure.diagnose import diagnose
-from shardwise.train.failure.record import FailureRecord, RankRecord, failures_of, lost_ranks, write_record
+from shardwise.train.failure.keepers import KEEPERS_VARIABLE, LAUNCHER
+from shardwise.train.failure.record import (
+    FailureRecord,
+    RankRecord,
+    failures_of,
+    lost_keeper_of,
+    lost_ranks,
+    ranks_of,
+    write_record,
+)
 from shardwise.train.failure.watch import RankWatch, WatchLimits
 from train.ranks import run_ranks, start_ranks
 
 LIMITS = WatchLimits(poll_s=0.1, peer_grace_s=1.0, hang_s=90.0, stop_grace_s=60.0)
 SECONDS_TO_END = 45.0
 """Half of what the watch and gloo wait: whoever ends sooner has heard of the failure. On an idle machine 1 to 2 s."""
+LIMIT_S = 600
+"""How long a test waits for what takes seconds on an idle machine."""
 
 
 class State:
@@ -73,7 +84,7 @@ def fails(world_size, function, folder, *given):
     processes = start_ranks(world_size, function, folder, *given)
     ended = {}
     started = time.monotonic()
-    while len(ended) < world_size and time.monotonic() - started < 180:
+    while len(ended) < world_size and time.monotonic() - started < LIMIT_S:
         for number, process in enumerate(processes):
             if number not in ended and process.exitcode is not None:
                 ended[number] = time.monotonic()
@@ -105,7 +116,10 @@ def test_out_of_memory_on_one_rank_ends_all_and_says_what_was_asked_for(tmp_path
 
 def _killed(rank, folder):
     def at_step(rank, step):
-        if rank == 1 and step == 5:
+        if step == 5:
+            (folder / f"there-{rank}").touch()
+        if rank == 1 and step == 5:  # what it sent at last could be lost with it
+            wait_until(lambda: len(list(folder.glob("there-*"))) == 3, "the others did not come as far")
             os.kill(os.getpid(), signal.SIGKILL)
 
     return watched(rank, folder, at_step)
@@ -142,12 +156,36 @@ def test_a_record_of_an_earlier_start_does_not_end_a_rank_that_waits_for_the_oth
     assert not failures_of(tmp_path)
 
 
+def _ends_before_it_looks(rank, folder):
+    os.environ[KEEPERS_VARIABLE] = json.dumps({LAUNCHER: OLD.pid})
+    watch = RankWatch(folder, rank=rank, limits=LIMITS)
+    watch._look_for_keepers = lambda: None
+    watch.start()
+    watch.finish()
+
+
+def test_a_rank_that_ends_before_it_has_looked_for_its_keepers_names_the_one_that_is_gone(tmp_path):
+    run_ranks(1, _ends_before_it_looks, tmp_path)
+    assert lost_keeper_of(tmp_path) == f"shardwise (process {OLD.pid})"
+
+
+def test_records_of_a_folder_that_is_moved_while_it_is_listed_are_none(tmp_path, monkeypatch):
+    write_record(tmp_path, OLD)
+
+    def moved(*_):
+        raise FileNotFoundError(tmp_path)
+
+    monkeypatch.setattr(Path, "glob", moved)
+    assert ranks_of(tmp_path) == failures_of(tmp_path) == ()
+
+
 def _stuck(rank, folder):
     def at_step(rank, step):
         if rank == 1 and step == 5:
             _sleep_for_ever()
+        if step == 5:  # the steps before take as long as they take
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=2), dist.group.WORLD)
 
-    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=2), dist.group.WORLD)
     return watched(rank, folder, at_step)
 
 
@@ -157,7 +195,6 @@ def _sleep_for_ever():
 
 
 def test_a_rank_that_does_not_come_is_named_with_the_place_it_stands_at(tmp_path):
-    os.environ["TORCH_FR_BUFFER_SIZE"] = "200"
     assert fails(3, _stuck, tmp_path) < SECONDS_TO_END
     error = diagnose(tmp_path)
     assert error.code == "train-hang"
@@ -256,9 +293,13 @@ def _says_it_goes(folder):
 
 
 def wait_until_two_go(folder):
-    deadline = time.monotonic() + 120
-    while len(list(folder.glob("going-*"))) < 2:
-        assert time.monotonic() < deadline, "the ranks did not get going"
+    wait_until(lambda: len(list(folder.glob("going-*"))) == 2, "the ranks did not get going")
+
+
+def wait_until(is_so, otherwise):
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, otherwise
         time.sleep(0.05)
 
 
@@ -273,14 +314,14 @@ def test_a_signal_to_one_rank_stops_all_after_the_step_with_a_checkpoint(tmp_pat
     wait_until_two_go(tmp_path)
     os.kill(processes[0].pid, number)
     for process in processes:
-        process.join(60)
+        process.join(LIMIT_S)
     assert [process.exitcode for process in processes] == [0, 0]
     assert failures_of(tmp_path) == lost_ranks(tmp_path) == ()
     assert find_checkpoint(tmp_path).step > 0
 
 
 def _goes_on(rank, folder):
-    limits = WatchLimits(poll_s=0.1, peer_grace_s=1.0, hang_s=4.0)
+    limits = WatchLimits(poll_s=0.1, peer_grace_s=1.0, hang_s=8.0)
     return watched(rank, folder, _says_it_goes(folder), limits=limits)
 
 
@@ -289,7 +330,7 @@ def test_a_rank_that_is_stopped_from_outside_is_named_and_ends_the_run(tmp_path)
     wait_until_two_go(tmp_path)
     os.kill(processes[1].pid, signal.SIGSTOP)
     for process in processes:
-        process.join(60)
+        process.join(LIMIT_S)
     assert [process.exitcode for process in processes] == [1, -signal.SIGKILL]
     (failure,) = failures_of(tmp_path)
     assert failure.kind == "hang"
@@ -317,12 +358,9 @@ def _waits_after_its_end(rank, folder):
 def test_a_rank_that_waits_for_the_others_after_its_end_is_ended_by_a_signal(tmp_path):
     """torchrun keeps forked ranks until all have ended."""
     (process,) = start_ranks(1, _waits_after_its_end, tmp_path)
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "waits").exists():
-        assert time.monotonic() < deadline, "the rank did not come to its end"
-        time.sleep(0.05)
+    wait_until((tmp_path / "waits").exists, "the rank did not come to its end")
     os.kill(process.pid, signal.SIGTERM)
-    process.join(60)
+    process.join(LIMIT_S)
     assert process.exitcode == -signal.SIGTERM
     assert failures_of(tmp_path) == ()
 

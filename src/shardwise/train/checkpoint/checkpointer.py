@@ -221,7 +221,7 @@ class DistributedCheckpointer:
         written.result()
         if self._rank == 0 and self._folder is not None:
             self._request.require_held()
-            self._folder.publish(step)
+            self._folder.publish(step, require_held=self._request.require_held)
             if step == self._best_step:
                 self._folder.mark_best(step)
             self._folder.prune(self._request.num_kept)

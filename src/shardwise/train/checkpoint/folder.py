@@ -12,7 +12,7 @@ life that dies in between leaves the rest of them to the next one, which follows
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -114,8 +114,13 @@ class CheckpointFolder:
         path.mkdir(parents=True)
         return path
 
-    def publish(self, step: int) -> Checkpoint:
+    def publish(self, step: int, *, require_held: Callable[[], None] = lambda: None) -> Checkpoint:
         """Make what was saved since :meth:`begin` the newest checkpoint; returns when that would survive a power cut.
+
+        Args:
+            step: the step that was saved.
+            require_held: raises when the folder has come to belong to another run; asked once all is on disk, which
+                takes the longest.
 
         Raises:
             CheckpointError: torch wrote no ``.metadata``, so the save did not end.
@@ -134,6 +139,7 @@ class CheckpointFolder:
         listed = {"step": step, "files_bytes": files, "files_crc32": sums}
         _write_durably(unfinished / COMPLETE, json.dumps(listed, indent=1))
         flush_to_disk(unfinished)
+        require_held()
         if path.exists():
             self._delete(path) if self._is_own(path) else self._set_apart(path)
         unfinished.rename(path)

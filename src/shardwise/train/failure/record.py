@@ -8,6 +8,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -174,7 +175,10 @@ def _takes_signals(pid: int) -> bool:
 
 
 def _documents(folder: Path) -> Iterator[dict[str, Any]]:
-    for path in sorted(folder.glob("rank-*.json")):
+    paths: list[Path] = []
+    with suppress(FileNotFoundError):  # the folder was moved while it was listed
+        paths = sorted(folder.glob("rank-*.json"))
+    for path in paths:
         try:
             found = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError):

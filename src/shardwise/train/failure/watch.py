@@ -131,7 +131,9 @@ class RankWatch:
         self._thread.join()
         self._require_lease()
         self._give_room()
-        self._record = replace(self._record, has_ended=True)
+        # What is lost asks for a stop at once, which may be over before the thread looks at who it was.
+        lost = self._record.lost or str(lost_keeper(self._keepers) or "")
+        self._record = replace(self._record, has_ended=True, lost=lost)
         write_record(self._folder, self._record)
         signal.set_wakeup_fd(-1)
         for number, handler in self._heard_before.items():
@@ -233,7 +235,8 @@ class RankWatch:
         self._write(record)
         for peer in stopped:
             # It can hear no other signal, and torchrun would wait half a minute for it.
-            os.kill(peer.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(peer.pid, signal.SIGKILL)
         if self.lease is not None:  # another host would wait a minute for signs of life
             self.lease.release()
         os._exit(FAILED)
