@@ -1,5 +1,6 @@
 """Records of a prediction. ``render/json_records.py`` writes them as ``shardwise.prediction/1``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,7 +27,9 @@ __all__ = [
 
 
 Fit = Literal["fits", "at the edge", "does not fit"]
-"""How a headline says whether a plan fits."""
+"""How every answer says whether a plan fits."""
+FIT_VERBS: Mapping[Fit, str] = {"fits": "fits", "at the edge": "is at the edge", "does not fit": "does not fit"}
+"""Each verdict as the verb of a sentence."""
 ROUNDING = 1e-9
 """Smaller shares of a sum are what adding up leaves."""
 
@@ -152,6 +155,13 @@ class MemoryPrediction:
         """
         needed = self.host_bytes_per_node
         return needed <= self.host_capacity_bytes < needed * self.high_fraction
+
+    @property
+    def fit(self) -> Fit:
+        """The verdict by the memory band: what fits as predicted is at the edge where its band does not."""
+        if not (self.fits_device and self.fits_host):
+            return "does not fit"
+        return "at the edge" if self.is_borderline else "fits"
 
     @property
     def tight_place(self) -> str:
@@ -344,7 +354,5 @@ class Prediction:
 
     @property
     def fit(self) -> Fit:
-        """The verdict by the memory band: a plan that fits as predicted is at the edge where its band does not."""
-        if not self.fits:
-            return "does not fit"
-        return "at the edge" if self.memory.is_borderline else "fits"
+        """The verdict by the memory band, as every answer says it."""
+        return self.memory.fit

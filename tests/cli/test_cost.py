@@ -38,7 +38,18 @@ def test_a_counted_cluster_is_not_an_accelerator(capsys):
 
 def test_the_answer_has_its_shape(capsys):
     written = answer([*LLAMA_405B, "--mfu", "0.4"], capsys)
-    assert list(written) == ["schema", "model", "parameters", "gpu", "num_gpus", "fits", "cost", "assumptions"]
+    assert list(written) == [
+        "schema",
+        "model",
+        "parameters",
+        "gpu",
+        "num_gpus",
+        "fits",
+        "fit",
+        "plan",
+        "cost",
+        "assumptions",
+    ]
     assert written["schema"] == "shardwise.cost/1"
     assert {"gpu_hours", "usd", "days", "goodput_fraction", "goodput_low_fraction"} <= set(written["cost"])
 
@@ -52,10 +63,9 @@ def test_a_cluster_says_the_same_as_a_gpu_and_a_number(capsys):
 def test_a_model_is_priced_at_the_step_of_the_plan_recommended_for_it(capsys):
     recommended = answer(["plan", "llama-3.2-1b", "8xh100-sxm", "--tokens", "1T", "--top", "1"], capsys)["plans"][0]
     written = answer(["cost", "llama-3.2-1b", "8xh100-sxm", "--tokens", "1T"], capsys)
+    assert written["plan"] == recommended["plan"]
     assert written["cost"]["gpu_hours"] == recommended["prediction"]["cost"]["gpu_hours"]
-    assert any(
-        "the step is that of the plan recommended for it: native" in said for said in written["cost"]["assumptions"]
-    )
+    assert any("the step is that of the plan recommended for it: " in said for said in written["cost"]["assumptions"])
 
 
 def test_where_no_plan_fits_an_mfu_is_assumed_and_said(capsys):

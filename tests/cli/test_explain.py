@@ -138,3 +138,22 @@ def test_strategy_before_model_and_cluster_answers_the_checklist(capsys):
 def test_strategy_wants_a_model_and_a_cluster(words, capsys):
     assert main(words) == 2
     assert "fix:" in capsys.readouterr().err
+
+
+def test_one_gpu_with_a_micro_batch_is_a_plan(capsys):
+    """The micro-batch was ignored, and strategies for one GPU were compared with another one."""
+    words = ["explain", "llama-3.2-1b", "1xrtx-4090", "--adapter", "lora", "--seq-len", "2048"]
+    assert main([*words, "--micro-batch-size", "4", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == "shardwise.explanation/1"
+    assert "Recommended here" not in json.dumps(answer)
+    assert main([*words, "--json"]) == 0
+    assert "Recommended here" in capsys.readouterr().out
+
+
+def test_the_first_change_fits_or_is_said_to_be_one_of_several(capsys):
+    """offload=parameters, which does not fit either, was to be changed first."""
+    assert main(["explain", "llama-3.1-405b", "16xh100-sxm", "--tp", "8", "--dp-shard", "2", "--seq-len", "8192"]) == 3
+    text = capsys.readouterr().out
+    assert "No change alone makes it fit; the first of several: offload=parameters" in " ".join(text.split())
+    assert "\noptimizer=adamw-8bit " in text

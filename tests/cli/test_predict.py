@@ -15,7 +15,18 @@ PLAN = {
     "layout": {"dp_shard": 8},
 }
 TOO_BIG = {**PLAN, "model": "llama-3.1-405b"}
-TOP_LEVEL = ["schema", "fits", "parameters", "memory", "time", "throughput", "running_cost", "warnings", "assumptions"]
+TOP_LEVEL = [
+    "schema",
+    "fits",
+    "fit",
+    "parameters",
+    "memory",
+    "time",
+    "throughput",
+    "running_cost",
+    "warnings",
+    "assumptions",
+]
 
 
 @pytest.fixture

@@ -256,3 +256,13 @@ def test_fp8_is_planned_for_parts_that_have_it_and_can_be_tried_on_processors(ca
     capsys.readouterr()
     assert main(["train", "llama-3.2-1b", str(PROCESSORS), *FP8, "--out", str(tmp_path / "refused")]) == 2
     assert json.loads(capsys.readouterr().out)["code"] == "recipe-fp8-hardware"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [([], 0), (["--steps", "1000"], 30), (["--steps", "1000", "--warmup-steps", "0"], 0), (["--steps", "20000"], 100)],
+)
+def test_the_learning_rate_rises_in_a_share_of_the_run_unless_it_is_told(words, expected, tmp_path):
+    assert main(["train", *PLAN, "--dry-run", "--json", "--out", str(tmp_path / "run"), *words]) == 0
+    job = json.loads((tmp_path / "run" / "job.json").read_text(encoding="utf-8"))
+    assert job["optimizer"]["num_warmup_steps"] == expected

@@ -66,6 +66,7 @@ def test_all_demos_print_the_lessons_lines_and_mark_what_is_wrong(capsys):
     written = capsys.readouterr().out
     for line in (
         "  8 GPUs: loss=30.2175, grad_norm=53.0517",
+        "  8 GPUs: output_shape=(4, 8192), max_error below 1e-12 of the largest: True",
         "  16 micro-batches: total_time= 304, bubble=15.8%",
         "       7B     none     1     91.0GB         No      119.0GB",
         "  405B: FP32=6480GB, Mixed BF16=4860GB, Savings=25%",

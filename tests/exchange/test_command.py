@@ -256,7 +256,13 @@ def test_an_export_says_where_the_tool_runs_another_kernel_than_was_predicted(ca
     assert main(words) == 0
     printed = capsys.readouterr()
     assert "--cross-entropy-fusion-impl native" in printed.out
-    assert "runs fused_loss_kernel=native, which the plan leaves open: " in printed.err
+    note = " ".join(printed.err.split())
+    assert "runs fused_loss_kernel=native, which the plan leaves open: 57.99 GiB on the fullest GPU (fits)" in note
+    assert "where 55.54 GiB were predicted (fits); --no-fused-loss needs 56.03 GiB (fits) and a step as long" in note
+    assert main([*words, "--no-fused-loss"]) == 0
+    unfused = capsys.readouterr()
+    assert "cross-entropy-loss-fusion" not in unfused.out
+    assert "leaves open" not in unfused.err
     assert main([*words, "--fused-loss-kernel", "te"]) != 0
     refused = capsys.readouterr().err
     assert "cannot say fused_loss_kernel=te" in refused

@@ -73,12 +73,33 @@ def test_several_edits_are_added_up_when_no_single_one_is_enough():
     assert len(combined.changes) > 1
 
 
+def test_flags_are_added_up_before_activations_move_to_the_host():
+    """LoRA of an 8B on a gaming card: full recomputation alone is at the edge, and with two sequences it is safe."""
+    asked = plan(cluster="1xrtx-4090", layout=Layout(), seq_len=4096, micro_batch_size=4, adapter="lora")
+    _, (first, second, *_) = changes_of(asked)
+    assert first.edit == "recompute=full micro_batch_size=2"
+    assert first.fits
+    assert not first.is_borderline
+    assert second.edit == "activation_offload=true"
+    assert second.step_s > 1.1 * first.step_s
+
+
 def test_a_fitting_plan_gets_faster_not_smaller():
     asked = plan(recompute="full")
     prediction, changes = changes_of(asked, faster_changes)
     assert prediction.fits
     assert "recompute=none" in [change.edit for change in changes]
     assert all(change.fits and change.step_ratio < 0.99 for change in changes)
+
+
+def test_what_fits_safely_is_shown_before_what_is_faster_at_the_edge():
+    """recompute=none was to be changed first: 76.91 of 79.20 GiB, for a plan with 48.9 GiB to spare."""
+    asked = plan("qwen2.5-7b", "8xa100-sxm-80", engine="accelerate", seq_len=4096, micro_batch_size=2, recompute="full")
+    _, changes = changes_of(asked, faster_changes)
+    kinds = [change.fit for change in changes]
+    assert kinds[0] == "fits"
+    assert "at the edge" in kinds
+    assert kinds == sorted(kinds, reverse=True)
 
 
 def test_a_plan_at_its_best_has_nothing_to_change_much():

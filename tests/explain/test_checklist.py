@@ -57,6 +57,33 @@ def test_half_of_the_states_are_the_optimizers_with_fp32_masters_as_weights(eigh
     assert answer.numbers[0].value == 0.5
 
 
+def test_the_optimizer_dominates_where_an_undivided_gpu_would_hold_nothing_larger():
+    """8B with two sequences of 8,192: 59.83 GiB of moments, 47.42 of activations; adapters have 0.10 GiB of moments."""
+    kinds = {"seq_len": 8192, "global_batch_size": 32}
+    claim = answers("llama-3.1-8b", "8xh100-sxm", **kinds)["Does the optimizer dominate?"].claim
+    assert "? yes, undivided it is 59.83 GiB" in claim
+    assert "more than activations (47.42 GiB)" in claim
+    adapted = answers("llama-3.1-8b", "8xh100-sxm", **kinds, adapter="lora")["Does the optimizer dominate?"]
+    assert "? no, undivided it is 0.10 GiB" in adapted.claim
+    assert "0.0136 of 2.03 bytes" in adapted.claim
+    assert "frozen weights and activations decide" in adapted.suggestion
+
+
+@pytest.mark.parametrize(("batch", "needed_gib"), [(64, 23.47), (8, 21.73)])
+def test_undivided_a_small_model_holds_whole_gradients_beside_logits_where_they_add_up(batch, needed_gib):
+    """One micro-batch a rank frees activations and logits before the last gradients are there: 21.73 GiB at the end of
+    backward (22.22 while the 16-bit token table, 0.49 GiB, was counted until its gradients were reduced; the unit is
+    freed before). Eight micro-batches add whole fp32 gradients up, which wait beside the next one's logits: 23.47."""
+    answer = answers("llama-3.2-1b", "8xh100-sxm", seq_len=2048, global_batch_size=batch)["Does it fit one GPU?"]
+    assert round(answer.numbers[0].value / 2**30, 2) == needed_gib
+    assert ("whole gradients add up over 8 micro-batches" in answer.because) == (batch == 64)
+
+
+def test_a_device_that_holds_it_by_a_hair_is_at_the_edge():
+    answer = answers("llama-3.2-1b", "8xrtx-4090", seq_len=2048, global_batch_size=64)["Does it fit one GPU?"]
+    assert "? at the edge: undivided it needs 23." in answer.claim
+
+
 def test_a_405b_layer_is_wide_and_an_8b_layer_is_not(eight_billion):
     assert "Is it wide? no" in eight_billion["Is it wide?"].claim
     assert "Is it wide? yes" in answers("llama-3.1-405b", "128xh100-sxm", global_batch_size=128)["Is it wide?"].claim

@@ -40,14 +40,29 @@ def test_what_is_missing_is_said_when_it_does_not_fit():
     assert findings[0].suggestion
 
 
-def test_a_device_inside_the_band_is_called_borderline():
+def test_a_device_inside_the_band_is_at_the_edge():
     """MPT-like edge: one longer and longer sequence without recomputation on 80 GB cards."""
     sizes = [{"seq_len": length, "micro_batch_size": 1, "recompute": "none"} for length in range(8192, 24576, 256)]
     borderline = [(memory, findings) for memory, findings in (found(**size) for size in sizes) if memory.is_borderline]
     assert borderline
     memory, findings = borderline[0]
-    assert findings[0].claim.startswith("Borderline")
+    assert findings[0].claim.startswith("It is at the edge")
     assert number(findings[0], "low") <= memory.capacity_bytes < number(findings[0], "high")
+
+
+def test_blocks_that_the_allocator_gives_back_are_not_what_dominates():
+    """14.12 GiB of framework were called the largest, of which 12.56 are cached; logits are 13.92 of 30.29 GiB."""
+    asked = Plan(
+        model=read_model("qwen2.5-7b"),
+        cluster=read_cluster("8xa100-sxm-80"),
+        recipe=Recipe(seq_len=4096, global_batch_size=16, micro_batch_size=2, recompute="full"),
+        layout=Layout(dp_shard=8),
+        engine="accelerate",
+    )
+    claims = [finding.claim for finding in memory_findings(asked, predict_memory(asked))]
+    (dominant,) = [claim for claim in claims if claim.startswith("Largest component")]
+    assert dominant.startswith("Largest component: logits")
+    assert "13.92 GiB or 46.0% of what the fullest GPU needs" in dominant
 
 
 def test_the_dominant_component_is_the_largest_and_says_what_it_grows_with():

@@ -159,6 +159,42 @@ def test_every_verdict_is_a_prediction():
             assert trial.needed_bytes > question.cluster.gpu.memory_bytes
 
 
+def test_a_strategy_at_the_edge_of_the_device_is_said_to_be():
+    """ZeRO-1 of 7B on four cards of 40 GB needs 39.4 of 39.5 GiB: a prediction may be that much too low."""
+    findings = advice("llama-2-7b", "4xa100-sxm-40", seq_len=4096, global_batch_size=8)
+    assert claim_about(findings, "ZeRO-1:").startswith("ZeRO-1: at the edge with 39.4")
+    assert claim_about(findings, "ZeRO-2:").startswith("ZeRO-2: fits with 36.")
+
+
+@pytest.mark.parametrize("cluster", ["8xh100-sxm", "16xa100-sxm-80"])
+def test_each_strategy_is_shown_by_its_fastest_layout_that_fits_safely(cluster):
+    """ZeRO-1 and 2 of 8B were shown by plans that need 79.14 and 79.13 of 79.18 GiB, and said to fit."""
+    recipe = Recipe(seq_len=8192, global_batch_size=32)
+    question = question_of(
+        model=read_model("llama-3.1-8b"), cluster=read_cluster(cluster), recipe=recipe, engine="native"
+    )
+    trials = [trial for trial in try_strategies(question) if trial.prediction is not None]
+    assert len(trials) >= 5
+    assert {trial.fit for trial in trials} == {"fits"}
+    for trial in trials:
+        assert (
+            trial.prediction.memory.needed_bytes * trial.prediction.memory.high_fraction
+            < trial.told("capacity", "memory.capacity_bytes", "bytes").value
+        )
+
+
+def test_beside_adapters_the_stages_that_divide_the_optimizer_do_not_apply():
+    """0.20 of 15.21 GiB have gradients and optimizer states; full training was counted, 119.66 GiB."""
+    findings = advice("llama-3.1-8b", "8xh100-sxm", seq_len=8192, adapter="lora")
+    ladder = next(finding for finding in findings if "ZeRO-1 and ZeRO-2 do not apply" in finding.claim)
+    assert "0.20 GiB of 15.21 GiB" in ladder.claim
+    assert "ZeRO-3 divides the frozen weights as well: 4.26 GiB a GPU over 8" in ladder.claim
+    assert not any(finding.claim.startswith(("ZeRO-1:", "ZeRO-2:", "States per GPU")) for finding in findings)
+    free = next(finding for finding in findings if '"ZeRO-3 = free memory"' in finding.claim)
+    assert "over data parallelism" in free.claim
+    assert any("bytes per parameter 2.03" in f"{number.name} {number.text}" for number in findings[0].numbers)
+
+
 def test_engines_without_an_axis_are_not_asked_for_it():
     findings = advice("llama-3.1-8b", "8xh100-sxm", engine="fsdp1")
     assert not any(finding.claim.startswith(("tensor", "pipeline")) for finding in findings)
@@ -171,7 +207,19 @@ def test_long_sequences_bring_context_parallelism_in():
 
 def test_one_gpu_has_one_strategy():
     findings = advice("gpt2", "1xh100-sxm", seq_len=1024, global_batch_size=8)
-    assert "one GPU" in findings[-1].claim
+    assert findings[-1].claim.startswith("Recommended here: one GPU (recompute none, micro-batch ")
+    assert findings[-1].claim.endswith("): fits.")
+    assert not any("ZeRO paper" in finding.claim for finding in findings)
+
+
+def test_one_gpu_at_the_edge_is_said_to_be():
+    """8 bytes a parameter in pure bf16, which keeps no master copy: 77.07 of 79.18 GiB."""
+    asked = {"engine": "accelerate", "precision": "bf16", "seq_len": 2048, "global_batch_size": 1}
+    findings = advice("qwen3-8b", "1xh100-sxm", **asked)
+    assert findings[-1].claim.endswith("): at the edge.")
+    assert "2 bytes of weights, 2 of gradients and 4 of optimizer states" in findings[0].because
+    assert "? at the edge: undivided it needs 77.07 GiB" in claim_about(findings, "Does it fit one GPU")
+    assert claim_about(findings, "one GPU:").startswith("one GPU: at the edge with 77.07 GiB")
 
 
 def test_when_nothing_fits_the_closest_is_named():

@@ -110,7 +110,7 @@ def test_every_explained_number_is_a_field_of_the_prediction_of_its_plan(plan):
     assert num_held >= 20
     for change in answer["changes"]:
         again = predict(read_plan(change["plan"]))
-        assert (change["needed_bytes"], change["fits"]) == (again.memory.needed_bytes, again.fits)
+        assert (change["needed_bytes"], change["fit"]) == (again.memory.needed_bytes, again.fit)
         assert change["step_s"] == pytest.approx(again.time.step_s, rel=1e-9)
 
 

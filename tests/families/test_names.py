@@ -121,6 +121,19 @@ def test_a_size_with_active_parameters_is_a_mixture_of_experts_of_both_counts(te
     assert "mixture of experts" in model.assumptions[0]
 
 
-def test_sizes_that_no_mixture_has_are_refused():
+@pytest.mark.parametrize("text", ["8B-A8B", "7B-A8B"])
+def test_sizes_that_no_mixture_has_are_refused(text):
+    """More active parameters than there are ended in the logarithm of a negative width."""
     with pytest.raises(ModelError, match="no typical mixture of experts"):
-        read_model("8B-A8B")
+        read_model(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("llama 3.1 8b", "llama-3.1-8b"), ("Llama-3.1_8B", "llama-3.1-8b"), ("olmo2-7b", "olmo-2-7b")],
+)
+def test_a_name_with_other_separators_is_told_the_one_it_means(text, name):
+    """They were told llama-33b and olmo-7b."""
+    with pytest.raises(ModelError) as refused:
+        read_model(text)
+    assert refused.value.fix.startswith(f"try {name}")

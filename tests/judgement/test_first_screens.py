@@ -25,9 +25,10 @@ ANSWERED = [
 
 def printed(words):
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+    aside = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(aside):
         exit_code = main(words)
-    return exit_code, out.getvalue()
+    return exit_code, out.getvalue() or aside.getvalue()
 
 
 def commands_of(screen):

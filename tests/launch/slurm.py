@@ -116,7 +116,7 @@ def slurm(folder):
         for daemon in daemons:
             daemon.terminate()
         for daemon in daemons:
-            daemon.wait(timeout=60)
+            daemon.wait(timeout=300)
 
 
 def _cancel_all(variables):

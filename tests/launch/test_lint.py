@@ -7,8 +7,10 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from habits.source_tree import ROOT
+from shardwise.catalog import read_cluster
 from shardwise.families import read_model
-from shardwise.launch.lint import RULES, SurroundingsError, lint, require_no_errors, version_numbers
+from shardwise.launch.lint import RULES, SurroundingsError, lint, require_no_errors
+from shardwise.launch.lint_case import version_numbers
 from shardwise.launch.support import packages_of
 from shardwise.launch.surroundings import Surroundings, read_surroundings
 from shardwise.plan_file import read_plan
@@ -44,6 +46,19 @@ def found(variables=None, *, of=None, is_on_gpu=True, **changes):
     here = replace(HERE, variables=variables or {}, **changes)
     findings = lint(of or plan(), here, is_on_gpu=is_on_gpu, saves_states=True)
     return {finding.rule: finding for finding in findings}
+
+
+def test_a_plan_for_gpus_trains_on_cpus_only_where_it_is_asked():
+    """It trained an H100's plan on two cores for minutes, without a word."""
+    bare = {"is_on_gpu": False, "num_gpus": 0}
+    here = replace(HERE, num_gpus=0)
+    (finding,) = [one for one in lint(plan(), here, is_on_gpu=False, is_device_asked=False) if one.severity == "error"]
+    assert finding.rule == "gpus-missing"
+    assert finding.claim == "the plan is for 8 x H100 SXM5 80GB, and no GPU can be seen"
+    assert "--device cpu" in finding.fix
+    assert "gpus-missing" not in found(**bare)
+    cores = replace(plan(), cluster=read_cluster(str(ROOT / "examples" / "two-cores.toml")))
+    assert not any(one.rule == "gpus-missing" for one in lint(cores, here, is_on_gpu=False, is_device_asked=False))
 
 
 def test_a_good_machine_has_no_findings():

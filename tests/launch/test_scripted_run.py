@@ -117,7 +117,7 @@ def test_ranks_may_save_for_longer_than_torchrun_waits_by_itself(monkeypatch):
     monkeypatch.setattr("shardwise.train.patient_torchrun.torchrun", given.extend)
     monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: make_job())
     assert main_of_script(["--nnodes=2", "-m", "worker", "job.json"]) == 0
-    assert given == ["--shutdown-timeout=LIMIT_S0", "--nnodes=2", "-m", "worker", "job.json"]
+    assert given == ["--shutdown-timeout=600", "--nnodes=2", "-m", "worker", "job.json"]
 
 
 def test_every_start_has_a_name_of_its_own(monkeypatch):

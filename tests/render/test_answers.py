@@ -26,7 +26,7 @@ from shardwise.render.text_validation import validation_text
 from shardwise.units import GIB
 
 GOLDEN = Path(__file__).parent / "golden"
-COST = RunCost(model=MODEL, gpu=GPU, num_gpus=16, cost=PREDICTION.cost, fits=False)
+COST = RunCost(model=MODEL, gpu=GPU, num_gpus=16, cost=PREDICTION.cost, fit="does not fit")
 TEXTS = {
     "search_found": lambda style: search_text(FOUND, style=style),
     "search_nothing_fits": lambda style: search_text(NOT_FOUND, style=style),

@@ -16,7 +16,7 @@ from shardwise.render.first_screen import (
     ScreenContext,
     next_lines,
     plan_screen,
-    question_lines,
+    question_section,
     what_if_screen,
 )
 from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
@@ -270,8 +270,16 @@ def test_attention_is_named_where_it_takes_most_of_the_work():
 def test_a_batch_that_the_gpus_cannot_share_is_said_before_the_answer(size, cluster, said):
     recipe = replace(PLAN.recipe, global_batch_size=size)
     plan = replace(PLAN, cluster=read_cluster(cluster), recipe=recipe, layout=Layout(tp=2, cp=2, dp_shard=2))
-    lines = question_lines(plan, ScreenContext(), 80, place="here")
+    lines = question_section(plan, ScreenContext(), 80, place="here")
     assert (said in [line.plain for line in lines]) if said else not any("share" in line.plain for line in lines)
+
+
+def test_a_batch_that_more_ranks_could_share_than_the_plan_has_is_no_complaint():
+    """DeepSeek-V3's 15,360 sequences on 2,048 GPUs: 1,024 could share them, and 128 data-parallel ranks do."""
+    recipe = replace(PLAN.recipe, global_batch_size=15360)
+    layout = Layout(pp=16, ep=64, dp_shard=128, zero_stage=1)
+    plan = replace(PLAN, cluster=read_cluster("256xhgx-h800"), recipe=recipe, layout=layout)
+    assert not any("share" in line.plain for line in question_section(plan, ScreenContext(), 80, place="here"))
 
 
 def test_rows_of_one_table_have_names_of_their_own():

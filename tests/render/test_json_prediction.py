@@ -15,7 +15,18 @@ WRITTEN = json.loads(json_text(prediction_object(plan=PLAN, prediction=PREDICTIO
 
 
 def test_the_top_level_is_the_contract():
-    expected = ["schema", "fits", "parameters", "memory", "time", "throughput", "cost", "warnings", "assumptions"]
+    expected = [
+        "schema",
+        "fits",
+        "fit",
+        "parameters",
+        "memory",
+        "time",
+        "throughput",
+        "cost",
+        "warnings",
+        "assumptions",
+    ]
     assert list(WRITTEN) == expected
     assert WRITTEN["schema"] == "shardwise.prediction/1"
 

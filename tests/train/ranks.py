@@ -12,8 +12,10 @@ from typing import Any
 from train.preload import forks
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-TIMEOUT_S = 600
-GLOO_TIMEOUT = timedelta(seconds=120)
+TIMEOUT_S = 900
+EXIT_S = 30
+"""How long a rank that has answered may take to end before it is killed, which is no failure."""
+GLOO_TIMEOUT = timedelta(seconds=600)
 
 
 class RankFailedError(AssertionError):
@@ -28,7 +30,7 @@ def run_ranks(world_size: int, function: Callable[..., Any], *given: Any) -> lis
             answers = [_receive(receiver, rank) for rank, receiver in enumerate(receivers)]
         finally:
             for process in processes:
-                process.join(timeout=30)
+                process.join(timeout=EXIT_S)
                 process.kill()
                 process.join()
     failed = [text for is_good, text in answers if not is_good]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from train.preload import forks
 
-JOB_TIMEOUT_S = 600.0
+JOB_TIMEOUT_S = 900.0
 
 
 class World:

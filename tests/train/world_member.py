@@ -20,7 +20,7 @@ from shardwise.train.worker import run_job
 from train.collective_counter import CollectiveCounter, Counted
 
 CPU = torch.device("cpu")
-GLOO_TIMEOUT = timedelta(seconds=120)
+GLOO_TIMEOUT = timedelta(seconds=600)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,11 @@ from shardwise.render.layout_words import layout_words
 from shardwise.render.run_cost import RunCost
 from shardwise.search import SearchBounds
 
+ASSUMED_FIELDS = frozenset(
+    ("seq_len", "global_batch_size", "precision", "optimizer", "engine", "compile", "attention", "attention_kernel")
+)
+"""Fields of a question that is a model on hardware, which the plan recommended there answers."""
+
 
 def cost(
     source: Plan | PlanSource,
@@ -71,11 +76,12 @@ def cost(
     hardware = cluster if num_gpus is None else f"{count}x{on.gpu.id}"
     planned = _recommended(named, hardware, tokens=float(tokens), seq_len=seq_len) if mfu is None else None
     if isinstance(planned, Plan):
-        return CostAnswer(run=_cost_of_plan(planned, price, goodput=goodput, origin=_origin(planned)))
+        run = _cost_of_plan(planned, price, goodput=goodput, origin=_origin(planned))
+        return CostAnswer(run=replace(run, assumed=ASSUMED_FIELDS - ({"seq_len"} if seq_len else set())))
     found = estimate_cost(request)
     if planned is not None:
         found = replace(found, assumptions=(planned, *found.assumptions))
-    return CostAnswer(run=RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=found, fits=True))
+    return CostAnswer(run=RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=found))
 
 
 def _recommended(model: PlanSource, cluster: ClusterSource, *, tokens: float, seq_len: int | None) -> Plan | str:
@@ -99,11 +105,7 @@ def _utilisation_words(throughput: Throughput) -> str:
 
 def _origin(plan: Plan) -> str:
     """The sentence that says which plan's step is taken."""
-    recipe = plan.recipe
-    return (
-        f"the step is that of the plan recommended for it: {plan.engine}, {layout_words(plan)}, "
-        f"{recipe.global_batch_size:,} sequences of {recipe.seq_len:,} tokens a step"
-    )
+    return f"the step is that of the plan recommended for it: {layout_words(plan)}"
 
 
 def _require_none(**given: float | None) -> None:
@@ -158,4 +160,6 @@ def _cost_of_plan(
     if found is None:
         raise UsageError("the plan does not say how many tokens are trained", code="cost-tokens", fix=TOKENS_FIX)
     cluster = plan.cluster
-    return RunCost(model=plan.model, gpu=cluster.gpu, num_gpus=cluster.num_gpus, cost=found, fits=prediction.fits)
+    return RunCost(
+        model=plan.model, gpu=cluster.gpu, num_gpus=cluster.num_gpus, cost=found, plan=plan, fit=prediction.fit
+    )

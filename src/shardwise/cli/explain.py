@@ -23,6 +23,7 @@ from shardwise.cli.options import (
     add_plan_source,
     add_recipe_options,
     given_layout,
+    given_recipe,
 )
 from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import plan_from, read_log
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from shardwise.explain import Finding
     from shardwise.plan import Plan
 
+SETTLING = ("micro_batch_size", "recompute", "recompute_layers", "recompute_modules")
+"""Fields that a plan is made of where there is one layout."""
 STRATEGY = "strategy"
 
 
@@ -69,9 +72,15 @@ def run(arguments: argparse.Namespace) -> int:
     is_question = arguments.cluster is not None and not foreign_files(
         arguments.source, arguments.cluster, arguments.others
     )
-    if arguments.is_strategies or (is_question and not given_layout(arguments)):
+    is_open = is_question and not given_layout(arguments) and not _is_settled(plan, arguments)
+    if arguments.is_strategies or is_open:
         return _print_strategies(plan, arguments)
     return _print_explanation(plan, arguments)
+
+
+def _is_settled(plan: "Plan", arguments: argparse.Namespace) -> bool:
+    """Whether one GPU, which has one layout, is asked about with the micro-batch or the recomputation of a plan."""
+    return plan.cluster.num_gpus == 1 and any(name in given_recipe(arguments) for name in SETTLING)
 
 
 def _take_strategy(arguments: argparse.Namespace) -> None:
@@ -112,11 +121,10 @@ def _print_strategies(plan: "Plan", arguments: argparse.Namespace) -> int:
         findings = advise(model=plan.model, cluster=plan.cluster, recipe=plan.recipe, engine=plan.engine)
     if arguments.is_json:
         return _print_json(findings, question=question)
-    from shardwise.render.first_screen import ScreenContext
     from shardwise.render.text_explanation import strategies_text
 
-    context = ScreenContext(assumed=assumed_fields(arguments, plan))
-    write_line(strategies_text(findings, question=question, context=context, style=stdout_style()))
+    assumed = assumed_fields(arguments, plan)
+    write_line(strategies_text(findings, question=question, assumed=assumed, style=stdout_style()))
     return EXIT_OK
 
 
@@ -147,8 +155,10 @@ def _print_explanation(plan: "Plan", arguments: argparse.Namespace) -> int:
 
         write_line(json_text(explanation_object(explanation)))
     else:
+        from shardwise.cli.plan_answer import assumed_fields
         from shardwise.render.text_explanation import explanation_text
 
         command = shlex.join(("shardwise", *arguments.typed_words))
-        write_line(explanation_text(explanation, command=command, style=stdout_style()))
+        assumed = assumed_fields(arguments, plan)
+        write_line(explanation_text(explanation, command=command, assumed=assumed, style=stdout_style()))
     return EXIT_OK if explanation.prediction.fits else EXIT_DOES_NOT_FIT

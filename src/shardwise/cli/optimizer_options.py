@@ -7,7 +7,7 @@ from shardwise.ask.idle_options import IdleOption
 from shardwise.cli.number_range import MANY_STEPS, NumberRange, add_number
 from shardwise.optimizers import OPTIMIZERS, TrainerOption
 from shardwise.plan import Plan
-from shardwise.train.job import Decay, OptimizerSpec
+from shardwise.train.job import Decay, OptimizerSpec, usual_warmup_steps
 
 __all__ = ["OPTIMIZER_NUMBERS", "OPTIMIZER_ROWS", "add_optimizer_options", "given_optimizer"]
 
@@ -27,6 +27,7 @@ OPTIMIZER_NUMBERS = {
     "--max-grad-norm": NumberRange(min_value=0, is_whole=False),
 }
 _FLOOR_HELP = "floor of a decaying rate over its peak (default: 0.1)"
+_WARMUP_HELP = "linear warm-up (default: 3 per cent of --steps, at most 100)"
 _LAST_HELP = "last steps in which the rate of wsd falls (default: a tenth of --steps)"
 _GROUP_HELP = "peak rate of parameters by name, such as 'lm_head.*=1e-4'; repeatable, the first that fits counts"
 _UNDECAYED_HELP = "names that weight decay spares besides norms, biases and other vectors; repeatable: '*embed_tokens*'"
@@ -91,7 +92,7 @@ def add_optimizer_options(group: "argparse._ArgumentGroup") -> None:
     """Add the options that say how the plan's optimizer steps and how its learning rate changes."""
     numbers, usual = OPTIMIZER_NUMBERS, OptimizerSpec()
     add_number(group, numbers, "--learning-rate", default=usual.learning_rate, metavar="RATE", text="(default: 3e-4)")
-    add_number(group, numbers, "--warmup-steps", default=0, metavar="N", text="linear warm-up (default: 0)")
+    add_number(group, numbers, "--warmup-steps", default=None, metavar="N", text=_WARMUP_HELP)
     group.add_argument(
         "--decay",
         choices=get_args(Decay),
@@ -126,7 +127,9 @@ def given_optimizer(arguments: argparse.Namespace) -> OptimizerSpec:
         beta_2_fraction=given(arguments.beta2, usual.beta_2_fraction),
         epsilon=given(arguments.eps, usual.epsilon),
         max_grad_norm=given(arguments.max_grad_norm, MAX_GRAD_NORM),
-        num_warmup_steps=arguments.warmup_steps,
+        num_warmup_steps=usual_warmup_steps(arguments.steps)
+        if arguments.warmup_steps is None
+        else arguments.warmup_steps,
         decay=decay,
         num_decay_steps=arguments.decay_steps,
         min_learning_rate_ratio=given(arguments.min_learning_rate_ratio, usual.min_learning_rate_ratio),

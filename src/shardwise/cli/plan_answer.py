@@ -115,7 +115,7 @@ def screen_context(
 
 def assumed_fields(arguments: argparse.Namespace, question: "Plan", assumptions: Sequence[str] = ()) -> frozenset[str]:
     """Fields of the question that neither an option nor a plan file gave."""
-    said = {sentence.partition("=")[0] for sentence in (*question.assumptions, *assumptions)}
+    said = {sentence.partition("=")[0] for sentence in assumptions}
     names = {name for name in ASKED if name in said}
     is_model = arguments.cluster is not None or vars(arguments).get("gpu_types") is not None
     if is_model and not Path(arguments.source).is_file():
@@ -124,8 +124,6 @@ def assumed_fields(arguments: argparse.Namespace, question: "Plan", assumptions:
     is_given = arguments.global_batch_size is not None or vars(arguments).get("global_batch_tokens") is not None
     if question.recipe.global_batch_size is None or (is_model and not is_given):
         names.add("global_batch_size")
-    if question.cluster.assumptions:
-        names.add("cluster")
     return frozenset(names)
 
 

@@ -148,9 +148,12 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
 
         write_line(json_text(prediction_object(plan=plan, prediction=prediction, exposed=exposed)))
     else:
+        from shardwise.cli.plan_answer import assumed_fields
         from shardwise.render.text_prediction import prediction_text
 
-        write_line(prediction_text(plan=plan, prediction=prediction, exposed=exposed, style=stdout_style()))
+        assumed = assumed_fields(arguments, plan)
+        text = prediction_text(plan=plan, prediction=prediction, exposed=exposed, assumed=assumed, style=stdout_style())
+        write_line(text)
     return EXIT_OK if prediction.fits else EXIT_DOES_NOT_FIT
 
 

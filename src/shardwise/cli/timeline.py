@@ -58,12 +58,20 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_line(json_line(trace_object(plan=plan, timeline=timeline)))
     else:
+        from shardwise.cli.plan_answer import assumed_fields
         from shardwise.predict import exposed_communication
         from shardwise.render.text_timeline import timeline_text
 
         exposed = exposed_communication(plan)
         command = "" if any(files.values()) else shlex.join(("shardwise", *arguments.typed_words))
-        text = timeline_text(plan=plan, timeline=timeline, exposed=exposed, command=command, style=stdout_style())
+        text = timeline_text(
+            plan=plan,
+            timeline=timeline,
+            exposed=exposed,
+            command=command,
+            assumed=assumed_fields(arguments, plan),
+            style=stdout_style(),
+        )
         write_line(text)
     return EXIT_OK
 

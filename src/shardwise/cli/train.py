@@ -34,7 +34,7 @@ from shardwise.cli.validation_options import validation_spec
 if TYPE_CHECKING:
     from shardwise.errors import ShardwiseError
     from shardwise.launch.dry_run import DryLook
-    from shardwise.launch.lint import LintFinding
+    from shardwise.launch.lint_case import LintFinding
     from shardwise.launch.request import TrainRequest
     from shardwise.plan import Plan
     from shardwise.prediction import Prediction
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = choose_run_folder(plan, asked=arguments.out, is_resumed=is_resumed)
     job, shapes = _checked_job(plan, arguments, folder=folder, prediction=prediction)
     require_free(job)
-    if is_here:
+    if is_here and not arguments.shows_batch:
         _require_surroundings(plan, job, arguments)
     said: tuple[str, ...] = ()
     sees_paths = plan.cluster.num_nodes == 1  # a command for many nodes may name what only they can see
@@ -213,6 +213,7 @@ def _lint(plan: "Plan", job: "Job | None", arguments: argparse.Namespace) -> "tu
         plan,
         read_surroundings(run_folder=arguments.out or Path()),
         is_on_gpu=uses_gpus(arguments.device),
+        is_device_asked=arguments.device != "auto",
         saves_states=arguments.checkpoint_every is not None,
         packages=packages_of(job) if job is not None else (),
     )

@@ -25,6 +25,7 @@ _PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; t
 _WANDB_HELP = "record the run for Weights & Biases as well: offline in the run folder, unless WANDB_MODE says otherwise"
 _SNAPSHOT_HELP = "keep the history of CUDA's allocator over the first steps; `profile RUN` reads it"
 _TIMEOUT_HELP = "how long a rank waits for the others before the run is ended (default: 600)"
+_DEVICE_HELP = "(default: GPUs, or CPUs where the plan is for cpu)"
 _DETERMINISTIC_HELP = "equal runs give equal bits on GPUs too; slower"
 _DRY_HELP = "check what the run reads, write its job and run.sh into the run folder, start nothing"
 _LINT_HELP = "list what the run would be refused for or slowed by: model, paths, surroundings; write and start nothing"
@@ -183,7 +184,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--out", type=Path, metavar="FOLDER", help="run folder (default: runs/MODEL-TIME)")
     add_number(run, NUMBERS, "--seed", default=0, metavar="N", text="of weights, data and dropout (default: 0)")
     run.add_argument("--deterministic", action="store_true", dest="is_deterministic", help=_DETERMINISTIC_HELP)
-    run.add_argument("--device", choices=get_args(DeviceKind), default="auto", help="(default: GPUs where there are)")
+    run.add_argument("--device", choices=get_args(DeviceKind), default="auto", help=_DEVICE_HELP)
     run.add_argument(
         "--implementation",
         choices=get_args(Implementation),

@@ -38,7 +38,7 @@ from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.step.expert_exchange import expert_exchange
 from shardwise.step.layer_placement import chunks_per_stage
 from shardwise.step.loss import has_loss_kernels
-from shardwise.units import format_gib
+from shardwise.units import format_gib, format_percent
 
 __all__ = ["RESUMED", "TARGETS", "InexpressibleError", "Target", "TextFile", "export_plan", "kernel_note", "model_note"]
 
@@ -52,6 +52,7 @@ RESUMED = '${NEWEST:+--resume_from_checkpoint "$NEWEST"}'
 ARGUMENTS = f"--config training_arguments.yaml {RESUMED}"
 MAX_OBSTACLES = 12
 """Obstacles after which no nearer plan is looked for."""
+SAME_STEP_FRACTION = 0.0005
 NOTABLE_FRACTION = 0.01
 """A share of the memory from which it is said that a tool needs another amount than was predicted."""
 NOT_OF_A_TARGET = frozenset(("tokens", "convention", "mean_document_len", "routing_imbalance_ratio", "compile"))
@@ -165,17 +166,24 @@ def same_work(plan: Plan) -> Plan:
 
 
 def kernel_note(plan: Plan, target: Target) -> str:
-    """A sentence where the tool's kernel for a loss that a plan leaves open needs other memory than was predicted."""
+    """A sentence where the tool's kernel for a loss that a plan leaves open needs other memory than was predicted, with
+    what the loss needs that is not fused."""
     written = same_work(plan)
     kernel = written.recipe.fused_loss_kernel
     if kernel == plan.recipe.fused_loss_kernel:
         return ""
-    now, then = predict(plan).memory.needed_bytes, predict(written).memory.needed_bytes
-    if abs(then - now) < NOTABLE_FRACTION * now:
+    now, then = predict(plan), predict(written)
+    now_bytes, then_bytes = now.memory.needed_bytes, then.memory.needed_bytes
+    if abs(then_bytes - now_bytes) < NOTABLE_FRACTION * now_bytes:
         return ""
+    unfused = predict(replace(plan, recipe=replace(plan.recipe, fused_loss=False)))
+    longer = unfused.time.step_s / then.time.step_s - 1
+    apart = f"{format_percent(abs(longer))} {'longer' if longer > 0 else 'shorter'}"
+    said = f"a step {'as long' if abs(longer) < SAME_STEP_FRACTION else apart}"
     return (
-        f"{target.name} runs fused_loss_kernel={kernel}, which the plan leaves open: {format_gib(then)} on the fullest "
-        f"GPU, where {format_gib(now)} were predicted"
+        f"{target.name} runs fused_loss_kernel={kernel}, which the plan leaves open: {format_gib(then_bytes)} on the "
+        f"fullest GPU ({then.fit}), where {format_gib(now_bytes)} were predicted ({now.fit}); --no-fused-loss needs "
+        f"{format_gib(unfused.memory.needed_bytes)} ({unfused.fit}) and {said}"
     )
 
 

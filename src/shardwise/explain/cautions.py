@@ -7,9 +7,11 @@ from shardwise.engines.table import ENGINES, OWN_ENGINE, engine_profile, state_b
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_quantity, counted_states, engine_states, told_states, undivided
 from shardwise.explain.told import told
+from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules import find_refusals
+from shardwise.step.reduction_policy import communicates_unit_by_unit
 from shardwise.units import format_count, format_gib
 
 __all__ = ["cautions"]
@@ -59,7 +61,7 @@ def _nothing_to_shard(plan: Plan, _: Prediction) -> Finding | None:
     return Finding(
         topic="caution",
         claim=f"zero_stage={layout.zero_stage} divides nothing here: dp_shard x cp is 1, so all "
-        f"{states.bytes_per_param:g} bytes per parameter ({format_gib(states.total_bytes)}) stay on each GPU.",
+        f"{states.bytes_per_param:.3g} bytes per parameter ({format_gib(states.total_bytes)}) stay on each GPU.",
         numbers=(
             counted_quantity("states of this plan", plan),
             *(() if is_textbook else (pure_states,)),
@@ -77,6 +79,18 @@ def _frozen_replicas(plan: Plan, _: Prediction) -> Finding | None:
     layout, recipe = plan.layout, plan.recipe
     if recipe.adapter == "none" or layout.zero_stage == 3 or layout.data_parallel_size == 1:
         return None
+    if layout.zero_stage and layout.state_shard_size > 1 and communicates_unit_by_unit(plan):
+        components: tuple[MemoryComponent, ...] = ("parameters", "gathered_parameters")
+        held = told_states("frozen base per GPU, with the own shard", plan, components=components)
+        return Finding(
+            topic="caution",
+            claim=f"Every GPU gathers the whole frozen base in every step and keeps it from the first forward to the "
+            f"last backward, beside its own shard ({held.text}).",
+            numbers=(held,),
+            because=f"zero_stage={layout.zero_stage} of {plan.engine} is FSDP2 that divides all weights between steps, "
+            "those that do not train included",
+            suggestion="zero_stage=0 (DDP) keeps the base without gathering it, zero_stage=3 (FSDP) divides it",
+        )
     base = told_states("frozen base per GPU", plan, components=("parameters",))
     return Finding(
         topic="caution",

@@ -56,9 +56,16 @@ def _fits_one_gpu(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     if small is not None:
         numbers.append(small)
     is_alone = question.cluster.num_gpus == 1
-    if needed.value <= capacity:
+    if memory.fit == "fits":
         answer, advice = "yes", "data parallelism and mixed precision are enough; divide states only for larger batches"
-    elif small is not None and small.value <= capacity:
+        if is_alone:
+            advice = "spend what is left on less recomputation or larger micro-batches"
+    elif memory.fit == "at the edge":
+        answer = "at the edge"
+        advice = (
+            "take an 8-bit optimizer, adapters or offload" if is_alone else "divide states, if only the optimizer's"
+        )
+    elif small is not None and small.value * memory.high_fraction < capacity:
         answer = "no, unless only adapters are trained on a 4-bit base"
         advice = "train adapters, or take more GPUs" if is_alone else "divide states, or train adapters"
     else:
@@ -69,9 +76,17 @@ def _fits_one_gpu(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
         claim=f"Does it fit one GPU? {answer}: undivided it needs {needed.text} of {format_gib(capacity)}.",
         numbers=tuple(numbers),
         because=f"predicted for the smallest undivided layout ({short_layout(plan)}), with one sequence at a time and "
-        f"recompute={plan.recipe.recompute}",
+        f"recompute={plan.recipe.recompute}{_accumulation_words(plan)}",
         suggestion=advice,
     )
+
+
+def _accumulation_words(plan: Plan) -> str:
+    """Whether whole gradients wait beside activations and logits for further micro-batches."""
+    count = plan.num_microbatches
+    if count == 1 or plan.recipe.adapter != "none":
+        return ""
+    return f"; whole gradients add up over {count:,} micro-batches beside activations and logits"
 
 
 def _undivided(question: Plan, trial: StrategyTrial) -> tuple[Plan, MemoryPrediction] | None:
@@ -109,7 +124,9 @@ def _states_fit_one_gpu(question: Plan) -> Finding:
 
 
 def _quantised(question: Plan) -> Quantity | None:
-    """The bytes that QLoRA needs on one GPU; ``None`` where the engine or the model does not have it."""
+    """The bytes that QLoRA needs on one GPU; ``None`` where it is asked about, or the engine or model lacks it."""
+    if question.recipe.adapter == "qlora":
+        return None
     recipe = replace(
         question.recipe, adapter="qlora", micro_batch_size=1, recompute="full", convention="engine", offload="none"
     )
@@ -209,10 +226,13 @@ def _most_sharded(trials: tuple[StrategyTrial, ...]) -> StrategyTrial | None:
 def _optimizer_dominates(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     states = counted_states(question)
     fraction = states.optimizer_bytes / states.bytes_per_param
+    answer, numbers = _optimizer_beside(question, trials)
     first, second = trial_of(trials, "zero-1"), trial_of(trials, "zero-2")
     enough = next((one for one in (first, second) if one is not None and one.prediction is not None), None)
     if enough is not None:
         advice = f"{enough.strategy.name} is enough to fit: {format_seconds(enough.step_s)} a step"
+    elif question.recipe.adapter != "none":
+        advice = "only adapters have optimizer states: frozen weights and activations decide"
     elif question.cluster.num_gpus == 1:
         advice = "one GPU has nobody to share with: an 8-bit optimizer, adapters or offload"
     elif first is None and second is None:
@@ -221,13 +241,39 @@ def _optimizer_dominates(question: Plan, trials: tuple[StrategyTrial, ...]) -> F
         advice = "dividing the optimizer and gradients is not enough; parameters have to be divided too"
     return Finding(
         topic="checklist",
-        claim=f"Does the optimizer dominate? {'yes' if fraction >= DOMINANT_FRACTION else 'no'}: "
-        f"{states.optimizer_bytes:g} of {states.bytes_per_param:g} bytes a parameter, "
-        f"{format_gib(states.optimizer_bytes * states.num_params)}.",
-        numbers=(Quantity(name="share of the states", value=fraction, unit="fraction"),),
+        claim=f"Does the optimizer dominate? {answer}; of the states it is {states.optimizer_bytes:.3g} of "
+        f"{states.bytes_per_param:.3g} bytes a parameter.",
+        numbers=(Quantity(name="share of the states", value=fraction, unit="fraction"), *numbers),
         because=f"{question.recipe.optimizer} in {question.recipe.precision}, as {question.engine} keeps it",
         suggestion=advice,
     )
+
+
+def _optimizer_beside(question: Plan, trials: tuple[StrategyTrial, ...]) -> tuple[str, tuple[Quantity, ...]]:
+    """Whether an undivided GPU would hold more of the optimizer than of anything else, with the sharded recipe."""
+    sharded = _most_sharded(trials)
+    if sharded is None or sharded.plan is None:
+        return "no layout keeps the rules", ()
+    layout = Layout(dp_replicate=question.cluster.num_gpus, zero_stage=0)
+    plan = replace(sharded.plan, layout=layout, recipe=replace(sharded.plan.recipe, recompute_layers=None))
+    if find_errors(plan):
+        states = counted_states(question)
+        return f"{format_gib(states.optimizer_bytes * states.num_params)} undivided", ()
+    memory = predict_memory(plan)
+    entries = [entry for entry in memory.worst.components if entry.component not in ("optimizer", "framework")]
+    other = max(entries, key=lambda entry: entry.num_bytes).component
+    held, beside = (
+        told(f"undivided {name}", memory, f"memory.components_bytes.{name}", "bytes", plan=plan)
+        for name in ("optimizer", other)
+    )
+    needed = told("undivided in all", memory, "memory.needed_bytes", "bytes", plan=plan)
+    is_most = held.value >= beside.value
+    answer = (
+        f"{'yes' if is_most else 'no'}, undivided it is {held.text} of the {needed.text} that a GPU needs, "
+        f"{'more' if is_most else 'less'} than {other} ({beside.text}), micro-batch {plan.recipe.micro_batch_size}, "
+        f"recompute={plan.recipe.recompute}"
+    )
+    return answer, (held, beside, needed)
 
 
 def _smallest_footprint(trials: tuple[StrategyTrial, ...], question: Plan) -> Finding | None:

@@ -12,7 +12,7 @@ from shardwise.explain.told import told
 from shardwise.explain.world_sizes import hardware_changes, smallest_world, world_size_finding
 from shardwise.plan import Plan
 from shardwise.predict import predict
-from shardwise.prediction import Prediction
+from shardwise.prediction import FIT_VERBS, Prediction
 from shardwise.rules import require_valid
 from shardwise.units import format_gib, format_seconds
 
@@ -52,12 +52,11 @@ def explain(plan: Plan) -> Explanation:
 
 def _verdict(plan: Plan, prediction: Prediction) -> Finding:
     memory, time = prediction.memory, prediction.time
-    verdict = "is at the edge" if prediction.fit == "at the edge" else prediction.fit
     shortage = host_shortage(memory)
     host = f"; {shortage}" if shortage else ""
     return Finding(
         topic="verdict",
-        claim=f"{plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name} {verdict}: "
+        claim=f"{plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name} {FIT_VERBS[prediction.fit]}: "
         f"{format_gib(memory.needed_bytes)} of {format_gib(memory.capacity_bytes)} per GPU, "
         f"{format_seconds(time.step_s)} per step{host}.",
         numbers=(

@@ -108,11 +108,12 @@ def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
             suggestion=host_remedy(plan, memory),
         )
     if memory.is_device_borderline:
-        verdict = "fits" if memory.fits_device else "does not fit"
+        is_held = memory.fits_device
+        claim = "It is at the edge" if is_held else f"It does not fit, by {format_gib(memory.missing_bytes)}"
         return Finding(
             topic="headroom",
-            claim=f"Borderline: {need} are needed, so the prediction says it {verdict}, but the device lies inside the "
-            "band.",
+            claim=f"{claim}: {need} are needed, and the band of the prediction "
+            f"{'reaches beyond' if is_held else 'begins inside'} the device.",
             numbers=numbers,
             because=band,
             suggestion=f"gain {format_gib(high - capacity)} before relying on it; the changes below say how",
@@ -121,7 +122,8 @@ def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
         host = f"{format_gib(memory.host_bytes_per_node)} of {format_gib(memory.host_capacity_bytes)}"
         return Finding(
             topic="headroom",
-            claim=f"Borderline: {host} of host memory are needed on each node, beside the system and the processes.",
+            claim=f"It is at the edge: {host} of host memory are needed on each node, beside the system and the "
+            "processes.",
             numbers=(*numbers, *host_numbers(memory)),
             because=f"{band} on the GPU; the same share is asked to be free on the host",
             suggestion=f"look at free -g on a node, or {host_remedy(plan, memory)}",
@@ -148,14 +150,16 @@ def _device_beside(memory: MemoryPrediction, need: str) -> str:
 
 
 def _dominant(plan: Plan, memory: MemoryPrediction) -> Finding:
+    """The component that a GPU needs most of; blocks that the allocator keeps and gives back are no need."""
     worst = memory.worst
-    ranked = sorted(worst.components, key=lambda entry: -entry.num_bytes)
+    cached = {"framework": worst.device_used_bytes - worst.needed_bytes}
+    ranked = sorted(worst.components, key=lambda entry: cached.get(entry.component, 0) - entry.num_bytes)
     top, states = ranked[0], state_bytes_of(worst)
     meaning = COMPONENT_MEANINGS[top.component]
-    used = max(1, worst.device_used_bytes)
+    held, used = top.num_bytes - cached.get(top.component, 0), max(1, worst.needed_bytes)
     claim = (
-        f"Largest component: {top.component} ({meaning.words}), {format_gib(top.num_bytes)} or "
-        f"{format_percent(top.num_bytes / used)} of what the fullest GPU holds; the model states held then are "
+        f"Largest component: {top.component} ({meaning.words}), {format_gib(held)} or "
+        f"{format_percent(held / used)} of what the fullest GPU needs; the model states held then are "
         f"{format_gib(states)} ({format_percent(states / used)}){_partial_gradients(plan, memory)}."
     )
     layout = plan.layout

@@ -1,6 +1,6 @@
 """Sentences that are often said about sharding, each tested on this model by predicting what it claims."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -12,6 +12,7 @@ from shardwise.explain.told import Predicted, compared, payload_field
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict import predict
+from shardwise.prediction import FIT_VERBS, Fit
 from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.search import IntRange, SearchBounds
@@ -149,7 +150,7 @@ def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
     layout = replace(sharded.plan.layout, ep=undivided.plan.layout.ep)
     alike = _predicted(replace(undivided.plan, layout=layout))
     if alike is None:
-        return _finding(said, "wrong", "false here, it breaks a rule where data parallelism fits.", ())
+        return _finding(said, "wrong", "false here, it breaks a rule where data parallelism runs.", ())
     numbers = (
         undivided.told("data parallel", "time.step_s", "s"),
         alike.told("FSDP with the same micro-batch and recomputation", "time.step_s", "s"),
@@ -159,7 +160,7 @@ def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
     rest: tuple[Quantity, ...] = ()
     ratio = numbers[1].value / numbers[0].value
     verdict: Verdict
-    alone = "data parallelism fits, and with the same micro-batch and recomputation"
+    alone = f"data parallelism {FIT_VERBS[undivided.fit]}, and with the same micro-batch and recomputation"
     if ratio > 1 + SAME_FRACTION:
         verdict, words = "wrong", f"false here, {alone} FSDP takes {format_percent(ratio - 1)} longer"
     elif ratio < 1 - SAME_FRACTION:
@@ -180,6 +181,10 @@ def _zero_3_is_free_memory(case: _Case) -> Finding | None:
     if layout.zero_stage != 3:
         return None
     name, first = "ZeRO-1", case.varied(layout=replace(layout, zero_stage=1))
+    if case.question.recipe.adapter != "none":  # stage 1 has nothing to divide
+        copies = layout.dp_replicate * layout.dp_shard
+        name = "data parallelism"
+        first = case.varied(layout=replace(layout, dp_replicate=copies, dp_shard=1, zero_stage=0))
     if first is None and layout.reshard_after_forward:
         name, first = "FSDP without resharding", case.varied(layout=replace(layout, reshard_after_forward=False))
     if first is None:
@@ -225,7 +230,8 @@ def _sharding_is_enough(question: Plan, trials: _Trials) -> Finding:
     best = min(fitting, key=lambda one: one.step_s)
     faster = [one for one in others if one.step_s < best.step_s * (1 - SAME_FRACTION)]
     words = (
-        f"it fits, but {faster[0].strategy.name} is {best.step_s / faster[0].step_s:.2f} times as fast."
+        f"with {best.strategy.name} it {FIT_VERBS[best.fit]}, but {faster[0].strategy.name} is "
+        f"{best.step_s / faster[0].step_s:.2f} times as fast."
         if faster
         else f"true here, {best.strategy.name} is as fast as anything that divides the model."
     )
@@ -251,7 +257,7 @@ def _more_gpus_less_memory(case: _Case) -> Finding | None:
         "More GPUs mean less memory on each",
         "loose",
         f"only with sharding: {whole.text} with data parallelism, however many GPUs, and {part.text} sharded over "
-        f"{case.question.cluster.num_gpus}.",
+        f"{case.question.cluster.num_gpus}, one sequence at a time with recompute={one.recompute}.",
         (whole, part),
     )
 
@@ -288,10 +294,12 @@ def _mixed_precision_halves(case: _Case) -> Finding | None:
         return None
     states = [one.told("states", STATES, "bytes") for one in (full, case.base)]
     needed = [one.told("needed", "memory.needed_bytes", "bytes") for one in (full, case.base)]
+    go = f"go from {states[0].text} to {states[1].text}"
+    go = go if states[0].text != states[1].text else f"stay {states[0].text}"
     return _finding(
         "Mixed precision halves the memory",
         near(HALF, needed[1].value / needed[0].value),
-        f"states go from {states[0].text} to {states[1].text} a GPU, all that is needed from {needed[0].text} to "
+        f"states {go} a GPU, all that is needed from {needed[0].text} to "
         f"{needed[1].text}, {needed[1].value / needed[0].value:.2f} times.",
         (_step_ratio("step, over that in fp32", case.base, full), *states, *needed),
         "it halves activations and multiplies the speed of matrix products; master copies and moments stay in fp32",
@@ -307,10 +315,11 @@ def _checkpointing_makes_it_fit(case: _Case) -> Finding | None:
     full = case.varied(recipe=replace(case.base.plan.recipe, recompute="full"))
     if plain is None or full is None:
         return None
-    verdict: Verdict
-    verdict, words = ("right", "true here") if full.prediction.fits else ("wrong", "not enough here")
-    if plain.prediction.fits:
+    verdict, words = _CHECKPOINTING[full.prediction.fit]
+    if plain.prediction.fit == "fits":
         verdict, words = "unclear", "not needed here, it fits without"
+    elif plain.prediction.fit == "at the edge" and full.prediction.fit == "fits":
+        verdict, words = "loose", "it makes it safe here, where it is at the edge without"
     without, with_it = (
         one.told(name, "memory.needed_bytes", "bytes") for name, one in (("without", plain), ("with", full))
     )
@@ -323,6 +332,13 @@ def _checkpointing_makes_it_fit(case: _Case) -> Finding | None:
         (without, with_it, longer, full.told("capacity", "memory.capacity_bytes", "bytes")),
         "it divides activations only; states that do not fit stay",
     )
+
+
+_CHECKPOINTING: Mapping[Fit, tuple[Verdict, str]] = {
+    "fits": ("right", "true here"),
+    "at the edge": ("loose", "only to the edge here"),
+    "does not fit": ("wrong", "not enough here"),
+}
 
 
 def _offload_is_a_little_slower(case: _Case) -> Finding | None:

@@ -76,6 +76,7 @@ def _logits(plan: Plan) -> Iterator[PlanTensor]:
     if not plan.model.has_head:
         return
     vocab, tp, chunks = plan.model.vocab_size, plan.layout.tp, plan.recipe.loss_chunks
+    divides = ", or divide the vocabulary over tp" if plan.cluster.num_gpus > 1 else ""
     shapes = {("logits", 1, 1), ("logits divided over tp", tp, 1), ("one chunk of the logits", tp, chunks)}
     for name, shards, pieces in sorted(shapes):
         if (shards == 1 and "tp" in name) or (pieces == 1 and "chunk" in name):
@@ -87,8 +88,7 @@ def _logits(plan: Plan) -> Iterator[PlanTensor]:
                 group="logits",
                 expression=f"{_batch_text(plan)} x vocab_size {vocab}{divided} x {element_bytes} B",
                 num_bytes=ceil(_tokens(plan) / pieces) * ceil(vocab / shards) * element_bytes,
-                fix="compute the loss in chunks (loss_chunks), use a fused cross-entropy, or divide the vocabulary "
-                "over tp",
+                fix=f"compute the loss in chunks (loss_chunks), or use a fused cross-entropy{divides}",
             )
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from shardwise.claims import Claim
 from shardwise.plan import Plan
-from shardwise.prediction import Prediction
+from shardwise.prediction import Fit, Prediction
 from shardwise.rules import Changes
 from shardwise.rules.changes import changes_text
 from shardwise.units import Bytes, Seconds, format_count, format_gb, format_gib, format_seconds
@@ -29,6 +29,8 @@ Topic = Literal[
     "out-of-memory",
     "caution",
 ]
+MAX_DIGITS = 1000
+"""Numbers below it that are no whole ones have three digits: no prediction knows more."""
 QuantityUnit = Literal["bytes", "traffic_bytes", "s", "fraction", "count", "usd", "ratio", "flop_per_s", "bytes_per_s"]
 
 
@@ -86,9 +88,8 @@ class VerifiedChange:
     effort: int
     """0 a flag, 1 a different layout, 2 a different way to train, 3 other or more hardware."""
     plan: Plan
-    fits: bool
-    is_borderline: bool = False
-    """Whether the device lies inside the memory band of the edited plan."""
+    fit: Fit
+    """The verdict by the memory band of the edited plan."""
     device_used_bytes: Bytes
     """Bytes used with the allocator's cache, at most what the device has."""
     needed_bytes: Bytes
@@ -105,6 +106,16 @@ class VerifiedChange:
     def edit(self) -> str:
         """The edit as it is typed, such as ``recompute=full`` or ``num_nodes=16``."""
         return changes_text(self.changes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the edited plan fits as predicted, be it at the edge."""
+        return self.fit != "does not fit"
+
+    @property
+    def is_borderline(self) -> bool:
+        """Whether the edited plan may not fit although it is predicted to."""
+        return self.fit == "at the edge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +134,8 @@ def _seconds_text(value: float) -> str:
 
 
 def _count_text(value: float) -> str:
+    if abs(value) < MAX_DIGITS and not float(value).is_integer():
+        return f"{value:.3g}"
     return f"{value:,.0f}" if abs(value) < 1e6 and float(value).is_integer() else format_count(value)
 
 

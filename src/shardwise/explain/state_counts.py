@@ -98,7 +98,7 @@ def states_sentence(plan: Plan) -> str:
     states = counted_states(plan)
     if plan.recipe.adapter == "none" or plan.recipe.convention == "seed":
         return (
-            f"{states.bytes_per_param:g} bytes x {states.num_params:,.0f} parameters are "
+            f"{states.bytes_per_param:.3g} bytes x {states.num_params:,.0f} parameters are "
             f"{format_gib(states.total_bytes)}: {states.weight_bytes:.3g} of weights, {states.gradient_bytes:.3g} of "
             f"gradients, {states.optimizer_bytes:.3g} of optimizer states"
         )

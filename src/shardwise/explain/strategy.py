@@ -5,6 +5,7 @@ the best micro-batch size and recomputation the strategy allows, not rules of th
 checklist and the sentences of its pitfalls are answered from the same predictions.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.cluster import Cluster
@@ -55,8 +56,7 @@ def advise(
     trials = try_strategies(question)
     return (
         _one_gpu(question),
-        _paper_ladder(question),
-        *((ladder,) if (ladder := zero_ladder(question)) is not None else ()),
+        *_ladders(question),
         *checklist(question, trials),
         *(_strategy_finding(trial, trials, question) for trial in trials),
         *(
@@ -72,12 +72,8 @@ def advise(
 def _one_gpu(question: Plan) -> Finding:
     counted, capacity = counted_states(question), counted_capacity_bytes(question)
     per_param, params, states = counted.bytes_per_param, counted.num_params, counted.total_bytes
-    keeps = (
-        "the textbook counts"
-        if question.recipe.convention == "seed"
-        else f"{question.engine} keeps weights, gradients, master copy and moments,"
-    )
-    fits = states < capacity
+    keeps = "the textbook counts" if question.recipe.convention == "seed" else f"{question.engine} keeps"
+    is_held = states < capacity
     return Finding(
         topic="strategy",
         claim=f"One {question.cluster.gpu.name} holds {format_gib(capacity)}; the states of {format_count(params)} "
@@ -87,11 +83,44 @@ def _one_gpu(question: Plan) -> Finding:
             Quantity(name="capacity", value=capacity, unit="bytes"),
             Quantity(name="bytes per parameter", value=per_param, unit="count"),
         ),
-        because=f"{keeps} {per_param:g} bytes per parameter with {question.recipe.optimizer} in "
+        because=f"{keeps} {counted.weight_bytes:.3g} bytes of weights, {counted.gradient_bytes:.3g} of gradients and "
+        f"{counted.optimizer_bytes:.3g} of optimizer states a parameter with {question.recipe.optimizer} in "
         f"{question.recipe.precision}"
         if question.recipe.adapter == "none"
         else states_sentence(question),
-        suggestion="states alone do not force any division" if fits else "states have to be divided or made smaller",
+        suggestion="states alone do not force any division" if is_held else "states have to be divided or made smaller",
+    )
+
+
+def _ladders(question: Plan) -> Iterator[Finding]:
+    """What each ZeRO stage divides, by the paper and by the engine; beside adapters, what is there to divide."""
+    recipe = question.recipe
+    if recipe.adapter != "none" and recipe.convention != "seed":
+        yield _adapter_ladder(question)
+        return
+    if question.cluster.num_gpus == 1:  # nobody to divide with
+        return
+    yield _paper_ladder(question)
+    ladder = zero_ladder(question)
+    if ladder is not None:
+        yield ladder
+
+
+def _adapter_ladder(question: Plan) -> Finding:
+    """Adapters alone have gradients and optimizer states, so that only the stage that divides weights saves memory."""
+    whole, world = undivided(question), question.cluster.num_gpus
+    states = told_states("undivided", whole)
+    trained = told_states("gradients and optimizer states", whole, components=("gradients", "optimizer"))
+    sharded = replace(whole, layout=Layout(dp_shard=world))
+    divides = world > 1 and not find_errors(sharded)
+    third = told_states("ZeRO-3, with the units it gathers", sharded, components=HELD_COMPONENTS) if divides else None
+    saved = "" if third is None else f"; ZeRO-3 divides the frozen weights as well: {third.text} a GPU over {world:,}"
+    return Finding(
+        topic="strategy",
+        claim=f"ZeRO-1 and ZeRO-2 do not apply to {question.recipe.adapter}: the gradients and optimizer states that "
+        f"they divide are {trained.text} of {states.text}{saved}.",
+        numbers=(states, trained, *(() if third is None else (third,))),
+        because="gradients and optimizer states exist of the adapters alone, and frozen weights are the rest",
     )
 
 
@@ -181,7 +210,7 @@ def _strategy_finding(trial: StrategyTrial, trials: tuple[StrategyTrial, ...], q
     comparison = "as fast as any" if slower < EQUAL_FRACTION else f"{format_percent(slower)} slower than the fastest"
     return Finding(
         topic="strategy",
-        claim=f"{name}: fits with {format_gib(trial.needed_bytes)} of {format_gib(capacity)}, "
+        claim=f"{name}: {trial.prediction.fit} with {format_gib(trial.needed_bytes)} of {format_gib(capacity)}, "
         f"{format_seconds(step_s)} per step, {comparison} ({settings_words(trial.plan)}).",
         numbers=(
             *numbers,
@@ -219,7 +248,8 @@ def _recommendation(question: Plan) -> Finding:
     best = result.plans[0]
     return Finding(
         topic="strategy",
-        claim=f"Recommended here: {strategy_name(best.plan.layout)} ({settings_words(best.plan)}).",
+        claim=f"Recommended here: {strategy_name(best.plan.layout)} ({settings_words(best.plan)}): "
+        f"{best.prediction.fit}.",
         numbers=(
             told("step", best.prediction, "time.step_s", "s", plan=best.plan),
             told("needed per GPU", best.prediction, "memory.needed_bytes", "bytes", plan=best.plan),

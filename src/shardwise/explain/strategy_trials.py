@@ -11,11 +11,13 @@ from shardwise.explain.told import told
 from shardwise.layout import Layout, ZeroStage
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_memory
-from shardwise.prediction import CommunicationEntry, MemoryPrediction, Prediction
+from shardwise.prediction import CommunicationEntry, Fit, MemoryPrediction, Prediction
 from shardwise.search import IntRange, SearchBounds
+from shardwise.search.evaluation import safely_fitting
 from shardwise.search.one_pass import find
 from shardwise.search.shown import of_all_stages
 from shardwise.search.simplicity import short_layout, variant_words
+from shardwise.search.space import Space
 from shardwise.units import Bytes, Seconds, format_gb
 
 __all__ = [
@@ -77,6 +79,11 @@ class StrategyTrial:
         """Bytes needed per GPU by the layout."""
         return self.memory.needed_bytes if self.memory is not None else 0
 
+    @property
+    def fit(self) -> Fit:
+        """The verdict by the memory band of the layout."""
+        return "does not fit" if self.prediction is None else self.prediction.fit
+
     def told(self, name: str, field: str, unit: QuantityUnit) -> Quantity:
         """A field of the layout's prediction, or of its memory where it does not fit."""
         predicted = self.prediction if self.prediction is not None else self.memory
@@ -91,7 +98,7 @@ class StrategyTrial:
 
 
 def try_strategies(question: Plan) -> tuple[StrategyTrial, ...]:
-    """Each strategy the engine and the cluster allow, with its best layout predicted."""
+    """Each strategy the engine and the cluster allow, with its best layout predicted: the fastest that fits safely."""
     return tuple(_try(strategy, question) for strategy in _strategies(question))
 
 
@@ -108,6 +115,8 @@ def _strategies(question: Plan) -> Iterator[Strategy]:
     if world == 1:
         return
     words = {1: "when the optimizer states are what does not fit", 2: "when gradients do not fit either"}
+    if question.recipe.adapter != "none":
+        words = {}  # adapters alone have gradients and optimizer states
     for stage, when in words.items():
         if stage in offer.zero_stages:
             stages: tuple[ZeroStage, ...] = (1,) if stage == 1 else (2,)
@@ -183,7 +192,8 @@ def _try(strategy: Strategy, question: Plan) -> StrategyTrial:
     found = find(question, strategy.bounds, is_brief=True)
     fitting = found.evaluation.fitting
     if fitting:
-        best = min(fitting, key=lambda evaluated: evaluated.prediction.time.step_s)
+        safe = safely_fitting(fitting, Space(question=question, bounds=strategy.bounds))
+        best = min(safe or fitting, key=lambda evaluated: evaluated.prediction.time.step_s)
         prediction = of_all_stages(best.plan, best.prediction)
         return StrategyTrial(
             strategy=strategy, plan=best.plan, prediction=prediction, memory=prediction.memory, refusal=""
@@ -198,6 +208,8 @@ def _try(strategy: Strategy, question: Plan) -> StrategyTrial:
 def settings_words(plan: Plan) -> str:
     """The degrees, the ZeRO stage and the recipe that distinguish a plan from others of its strategy, as typed."""
     layout = plan.layout
+    if layout.world_size == 1:
+        return variant_words(plan)
     stage = f" zero_stage={layout.zero_stage}" if layout.state_shard_size > 1 else ""
     kept = " reshard_after_forward=off" if layout.zero_stage == 3 and not layout.reshard_after_forward else ""
     return f"{short_layout(plan)}{stage}{kept}, {variant_words(plan)}"

@@ -38,7 +38,7 @@ def time_findings(plan: Plan, prediction: Prediction) -> tuple[Finding, ...]:
 
 
 def _step(plan: Plan, prediction: Prediction) -> Finding:
-    time, throughput = prediction.time, prediction.throughput
+    time, throughput, count = prediction.time, prediction.throughput, plan.num_microbatches
     return Finding(
         topic="time",
         claim=f"One step of {plan.tokens_per_step:,} tokens takes {format_seconds(time.step_s)} "
@@ -50,7 +50,8 @@ def _step(plan: Plan, prediction: Prediction) -> Finding:
             if entry.duration_s
         ),
         because=f"{plan.global_batch_size:,} sequences of {plan.recipe.seq_len:,} tokens in "
-        f"{plan.num_microbatches:,} micro-batches on each of {plan.layout.data_parallel_size:,} data-parallel ranks",
+        f"{'one micro-batch' if count == 1 else f'{count:,} micro-batches'} on each of "
+        f"{plan.layout.data_parallel_size:,} data-parallel ranks",
     )
 
 

@@ -11,7 +11,7 @@ from shardwise.explain.records import Finding, Quantity, VerifiedChange
 from shardwise.explain.state_counts import counted_quantity, counted_states, states_sentence
 from shardwise.explain.told import told
 from shardwise.plan import Plan
-from shardwise.prediction import Prediction
+from shardwise.prediction import FIT_VERBS, Prediction
 from shardwise.rules import find_errors
 from shardwise.rules.changes import merge
 from shardwise.rules.defaults import type_changes
@@ -51,7 +51,8 @@ def world_size_finding(plan: Plan, prediction: Prediction, *, enough: VerifiedCh
     if prediction.fits:
         return Finding(
             topic="world-size",
-            claim=f"States alone would need {fewest} of these GPUs; this plan uses {plan.layout.world_size} and fits.",
+            claim=f"States alone would need {fewest} of these GPUs; this plan uses {plan.layout.world_size}, and "
+            f"it {FIT_VERBS[prediction.fit]}.",
             numbers=numbers,
             because=because,
         )
@@ -63,7 +64,7 @@ def world_size_finding(plan: Plan, prediction: Prediction, *, enough: VerifiedCh
     return Finding(
         topic="world-size",
         claim=f"States alone need at least {fewest} of these GPUs; with dp_shard grown to "
-        f"{enough.plan.layout.dp_shard}, this plan fits on {enough.plan.cluster.num_gpus}.",
+        f"{enough.plan.layout.dp_shard}, this plan {FIT_VERBS[enough.fit]} on {enough.plan.cluster.num_gpus}.",
         numbers=(*numbers, Quantity(name="GPUs that hold the plan", value=enough.plan.cluster.num_gpus, unit="count")),
         because=because,
         suggestion=enough.edit,

@@ -126,7 +126,7 @@ def _candidates(total: float, active: float) -> Iterator[ExpertShape]:
             num_experts=experts,
             num_experts_per_tok=used,
         )
-        if width and _is_near(shape, total, active):
+        if width > 0 and _is_near(shape, total, active):
             yield shape
 
 

@@ -14,6 +14,7 @@ VERSION = re.compile(
 """Endings of a name that say how a model was tuned or stored, and not how it is built."""
 MAKERS_PREFIX = "meta-"
 """Meta's repositories write ``Meta-Llama-3.1-8B`` and ``Llama-3.1-8B`` for one model."""
+SEPARATORS = re.compile(r"[\s_-]")
 SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?[mb])(?![\w])")
 
 
@@ -37,7 +38,11 @@ def known_name(text: str) -> str | None:
 
 
 def close_names(text: str) -> list[str]:
-    """Names that go on where the text ends, shortest first; or else similar ones, those of the same size first."""
+    """Names that go on where the text ends, shortest first; or else those of the same letters, and similar ones.
+
+    >>> close_names("llama 3.1 8b")[0], close_names("olmo2-7b")[0], close_names("lama-3.1-8b")[0]
+    ('llama-3.1-8b', 'olmo-2-7b', 'llama-3.1-8b')
+    """
     spelling = text.strip().casefold()
     names = names_by_spelling()
     longer = sorted(
@@ -46,10 +51,12 @@ def close_names(text: str) -> list[str]:
     if longer and spelling:
         return list(dict.fromkeys(names[known] for known in longer))[:4]
     plain = plain_name(spelling)
-    near = get_close_matches(plain, sorted(set(names.values())), n=12, cutoff=0.5)
+    known = sorted(set(names.values()))
+    same_letters = [name for name in known if SEPARATORS.sub("", name) == SEPARATORS.sub("", plain)]
+    near = [name for name in get_close_matches(plain, known, n=12, cutoff=0.5) if name not in same_letters]
     words = set(plain.split("-"))
     near.sort(key=lambda name: (not words & set(SIZE.findall(name)), len(set(name.split("-")) - words)))
-    return near[:4]
+    return [*same_letters, *near][:4]
 
 
 def _shorter(text: str) -> Iterator[str]:

@@ -16,13 +16,13 @@ from shardwise.launch.command import environment
 from shardwise.launch.lint import (
     BROKEN,
     TRAIN_EXTRA,
-    LintFinding,
     errors_of,
     is_of_packages,
     lint,
     require_no_errors,
     warnings_of,
 )
+from shardwise.launch.lint_case import LintFinding
 from shardwise.launch.support import packages_of
 from shardwise.launch.surroundings import Surroundings, read_surroundings
 from shardwise.layout import Layout

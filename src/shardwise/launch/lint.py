@@ -4,12 +4,11 @@ A rule is a function of the plan and of what is here; it starts no process and i
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from shardwise.errors import ShardwiseError
 from shardwise.families.build import contradicting_class, two_names_sentence
 from shardwise.families.catalogue import written_config
+from shardwise.launch.lint_case import Case, LintFinding, Severity, version_numbers
 from shardwise.launch.surroundings import Surroundings
 from shardwise.plan import Plan
 from shardwise.schedules.table import SCHEDULE_KINDS
@@ -17,7 +16,6 @@ from shardwise.units import GIB, MIB, format_gb, format_gib
 
 __all__ = [
     "RULES",
-    "LintFinding",
     "SurroundingsError",
     "errors_of",
     "is_of_packages",
@@ -27,7 +25,6 @@ __all__ = [
     "warnings_of",
 ]
 
-Severity = Literal["error", "warning", "note"]
 ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 OFF = frozenset({"0", "false", "no", "off"})
 MISSING, OLD, BROKEN = "-missing", "-old", "-broken"
@@ -42,49 +39,6 @@ LEAST_OPEN_FILES = 64
 CHECKPOINT_BYTES_PER_PARAM = 12
 """fp32 weights and two fp32 moments."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LintFinding:
-    """One thing about the surroundings that will be felt."""
-
-    rule: str
-    severity: Severity
-    """``error``: the run cannot work; ``warning``: it will be slow or may hang; ``note``: good to know."""
-    claim: str
-    fix: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """The plan, the machine and the options that rules look at."""
-
-    plan: Plan
-    here: Surroundings
-    is_on_gpu: bool
-    saves_states: bool = False
-    packages: tuple[str, ...] = ("torch",)
-    """Packages that ranks import."""
-
-    def variable(self, name: str) -> str:
-        """An environment variable; empty when it is not set."""
-        return self.here.variables.get(name, "")
-
-    @property
-    def num_local_ranks(self) -> int:
-        """Processes of a machine whose GPUs are all in use; the last machine of an uneven cluster starts fewer."""
-        return min(self.plan.layout.world_size, self.plan.cluster.node.gpus_per_node)
-
-    @property
-    def divides_states(self) -> bool:
-        """Whether parameters are gathered and gradients scattered while other things compute."""
-        return self.plan.layout.state_shard_size > 1 and self.plan.layout.zero_stage >= 2
-
-    def torch_before(self, *wanted: int) -> bool:
-        """Whether the installed torch is older than a version; false where there is none."""
-        installed = version_numbers(self.here.versions.get("torch", ""))
-        return bool(installed) and installed < wanted
-
-
 Rule = Callable[[Case], Iterator[LintFinding]]
 
 
@@ -97,11 +51,19 @@ def lint(
     here: Surroundings,
     *,
     is_on_gpu: bool,
+    is_device_asked: bool = True,
     saves_states: bool = False,
     packages: tuple[str, ...] = ("torch",),
 ) -> tuple[LintFinding, ...]:
     """Findings about running a plan here, with ranks that import some packages, gravest first."""
-    case = Case(plan=plan, here=here, is_on_gpu=is_on_gpu, saves_states=saves_states, packages=packages)
+    case = Case(
+        plan=plan,
+        here=here,
+        is_on_gpu=is_on_gpu,
+        is_device_asked=is_device_asked,
+        saves_states=saves_states,
+        packages=packages,
+    )
     found = [finding for rule in RULES for finding in rule(case)]
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity)))
 
@@ -138,12 +100,6 @@ def is_of_packages(finding: LintFinding) -> bool:
     return finding.rule.endswith(BROKEN) or finding.rule in {name + end for name in PACKAGES for end in (MISSING, OLD)}
 
 
-def version_numbers(text: str) -> tuple[int, ...]:
-    """``2.11.0+cu130`` as ``(2, 11, 0)``; empty for what is no version."""
-    parts = text.partition("+")[0].split(".")
-    return tuple(int(part) for part in parts if part.isdigit())
-
-
 def packages_are_there(case: Case) -> Iterator[LintFinding]:
     """Packages that ranks import are installed; torch 2.9 is the oldest with every interface that is used."""
     for name in case.packages:
@@ -176,17 +132,28 @@ def model_is_named_once(case: Case) -> Iterator[LintFinding]:
 
 
 def devices_are_there(case: Case) -> Iterator[LintFinding]:
-    """There is one GPU for every process."""
+    """There is one GPU for every process; a plan for GPUs trains on CPUs only where somebody asked for it."""
+    if not case.is_on_gpu and not case.is_device_asked and not case.plan.cluster.runs_on_cpu:
+        cluster = case.plan.cluster
+        yield LintFinding(
+            rule="gpus-missing",
+            severity="error",
+            claim=f"the plan is for {cluster.num_gpus:,} x {cluster.gpu.name}, and no GPU can be seen{_hidden(case)}",
+            fix="start it where its GPUs are, or add --device cpu to train it on the CPUs of this machine",
+        )
     if not case.is_on_gpu or case.here.num_gpus >= case.num_local_ranks:
         return
-    visible = case.variable("CUDA_VISIBLE_DEVICES")
-    why = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
     yield LintFinding(
         rule="gpus-missing",
         severity="error",
-        claim=f"{_wanted_gpus(case.num_local_ranks)}, and {case.here.num_gpus} can be seen{why}",
+        claim=f"{_wanted_gpus(case.num_local_ranks)}, and {case.here.num_gpus} can be seen{_hidden(case)}",
         fix="unset CUDA_VISIBLE_DEVICES, or plan for fewer GPUs",
     )
+
+
+def _hidden(case: Case) -> str:
+    visible = case.variable("CUDA_VISIBLE_DEVICES")
+    return f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
 
 
 def _wanted_gpus(num_ranks: int) -> str:

@@ -16,6 +16,7 @@ from shardwise.predict.cost_sensitivity import (
     price_spread,
     sensitivities,
     step_time_spread,
+    tuning_spread,
 )
 from shardwise.predict.goodput import (
     GOOD,
@@ -82,7 +83,7 @@ def estimate_cost(request: CostRequest) -> CostPrediction:
         f"FLOP are counted as {convention}"
     )
     spread = mfu_spread(mfu_fraction) if request.mfu_fraction is None else None
-    return _priced(request, ideal_hours, rate_spread=spread, assumptions=(sentence,))
+    return _priced(request, ideal_hours, rate_spreads=(spread,), assumptions=(sentence,))
 
 
 def predict_cost(
@@ -96,7 +97,8 @@ def predict_cost(
 ) -> CostPrediction | None:
     """Cost of the tokens a plan names at its predicted rate; ``None`` when it names none.
 
-    ``origin`` says in a sentence where the plan comes from, for one that nobody gave.
+    ``origin`` says in a sentence where the plan comes from, for one that nobody gave; what its tuning is worth is then
+    a part of the answer.
     """
     tokens = plan.recipe.tokens
     if tokens is None:
@@ -115,9 +117,16 @@ def predict_cost(
     return _priced(
         request,
         ideal_hours,
-        rate_spread=step_time_spread(time),
+        rate_spreads=(step_time_spread(time), _tuning(plan, throughput) if origin else None),
         assumptions=(*((origin,) if origin else ()), "the predicted step time holds for the whole run"),
     )
+
+
+def _tuning(plan: Plan, throughput: Throughput) -> Spread | None:
+    """What it costs to run as most people do instead of by a plan that nobody has run yet."""
+    _, peak = training_peak(plan.cluster.gpu)
+    flop_per_s = throughput.tokens_per_s_per_gpu * model_flop_per_token(plan.model, seq_len=plan.recipe.seq_len)
+    return tuning_spread(flop_per_s / peak)
 
 
 def running_cost(plan: Plan, throughput: Throughput) -> RunningCost | None:
@@ -200,7 +209,7 @@ def _share_problem(request: CostRequest) -> tuple[str, str, str] | None:
 
 
 def _priced(
-    request: CostRequest, ideal_hours: float, *, rate_spread: Spread | None, assumptions: tuple[str, ...]
+    request: CostRequest, ideal_hours: float, *, rate_spreads: tuple[Spread | None, ...], assumptions: tuple[str, ...]
 ) -> CostPrediction:
     """Divide by goodput, multiply by price and power, and take every assumption to its ends."""
     goodput, goodput_sentence = _goodput(request)
@@ -213,7 +222,7 @@ def _priced(
         else f"the power of {request.gpu.id} is unknown, so energy is not counted"
     )
     spreads = (
-        rate_spread,
+        *rate_spreads,
         goodput_spread(goodput) if request.goodput_fraction is None else None,
         price_spread(request.prices) if request.usd_per_gpu_hour is None else None,
     )

@@ -38,6 +38,22 @@ def mfu_spread(mfu_fraction: float) -> Spread:
     )
 
 
+def tuning_spread(mfu_fraction: float) -> Spread | None:
+    """Cost factors from a recommended plan's MFU to the one that nine in ten published runs exceed.
+
+    ``None`` where the plan's is no higher: published runs say nothing of what its tuning is worth.
+    """
+    if mfu_fraction <= LOW_MFU_FRACTION:
+        return None
+    planned, low = format_percent(mfu_fraction), format_percent(LOW_MFU_FRACTION)
+    return Spread(
+        assumption="tuning",
+        basis=f"{planned} MFU as recommended to {low}, which nine in ten of 308 published runs exceed",
+        low_ratio=1.0,
+        high_ratio=mfu_fraction / LOW_MFU_FRACTION,
+    )
+
+
 def step_time_spread(time: TimePrediction) -> Spread:
     """Cost factors at the ends of the predicted step time's band."""
     return Spread(

@@ -10,20 +10,12 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.render.answer_words import change_words, memory_words, run_words, speed_words
 from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
-from shardwise.render.names import (
-    QUESTION_FIELDS,
-    attention_text,
-    calibration_lines,
-    cluster_text,
-    gib_number,
-    short_model_text,
-    value_text,
-)
+from shardwise.render.names import QUESTION_FIELDS, gib_number
+from shardwise.render.question import question_lines
 from shardwise.render.retyped import change_options
 from shardwise.render.screen_lines import (
     INDENT,
     MAX_LINES,
-    UNBROKEN,
     Section,
     command_lines,
     fitting_lines,
@@ -38,7 +30,7 @@ from shardwise.search.offers import better_shared_batch
 from shardwise.search.shortlist import Beside, Shortlist
 from shardwise.search.what_if import Sensitivity, WhatIf
 from shardwise.step.native_engine import is_native_engine
-from shardwise.units import format_count, format_gib, format_percent, format_seconds
+from shardwise.units import format_gib, format_percent, format_seconds
 
 MAX_CHANGES = 2
 WITH = "With "
@@ -113,7 +105,7 @@ def _change_text(change: WhatIf, width: int) -> str:
 def _plan_sections(chosen: Shortlist, context: ScreenContext, width: int) -> list[Section]:
     """The question, the recommendation, what stands beside it, the reason in the lines that are left, what is next."""
     best = chosen.recommended
-    question = question_lines(best.plan, context, width, place=cluster_text(best.plan.cluster))
+    question = question_section(best.plan, context, width)
     answer = [*recommendation_lines(best.plan, best.prediction, width), *_fastest_lines(chosen.fastest, width)]
     beside = _alternative_lines(chosen.alternatives, width)
     following, hint = next_lines(best.plan, context, width), [hint_line(width)]
@@ -140,36 +132,12 @@ def _reason_lines(chosen: Shortlist, width: int, *, most: int) -> list[Text]:
     return fitting_lines((*both, *whole_parts(reason, end=".")), width=width, most=most, label=label)
 
 
-def question_lines(plan: Plan, context: ScreenContext, width: int, *, place: str) -> list[Text]:
-    """Model, hardware, sequence length, batch, precision, engine and kernels; a star marks what nobody gave."""
-    recipe, stars = plan.recipe, dict.fromkeys(context.assumed, "*")
-
-    def marked(name: str, text: str) -> str:
-        return text + stars.get(name, "")
-
-    kernel_star = stars.get("attention", "") and stars.get("attention_kernel", "")
-    sequences = plan.global_batch_size
-    parts = [
-        marked("seq_len", f"{recipe.seq_len:,}") + " tokens a sequence",
-        f"{marked('global_batch_size', f'{sequences:,}')} sequence{'s' * (sequences != 1)} "
-        f"({plan.tokens_per_step:,} tokens) a step",
-        *([f"{format_count(recipe.tokens)} tokens in all"] if recipe.tokens else []),
-        marked("precision", recipe.precision),
-        marked("optimizer", recipe.optimizer),
-        *([f"{recipe.adapter} of rank {recipe.lora_rank}"] if recipe.adapter != "none" else []),
-        marked("engine", plan.engine),
-        marked("compile", f"compile {value_text(recipe.compile)}"),
-        *([attention_text(plan) + kernel_star] if plan.model.attention else []),
-    ]
-    legend = f" (*{UNBROKEN}assumed)" if context.assumed else ""
-    title, asked = f"{short_model_text(plan.model)} on {marked('cluster', place)}", ", ".join(parts)
-    title, asked = (f"{title}{legend}", asked) if len(title + legend) <= width else (title, f"{asked}{legend}")
+def question_section(plan: Plan, context: ScreenContext, width: int, *, place: str | None = None) -> list[Text]:
+    """The question as every answer repeats it, with what a search warns of."""
     return [
-        *lines_of(title, width=width, most=2),
-        *lines_of(asked, width=width, most=3, indent=""),
+        *question_lines(plan, width, assumed=context.assumed, place=place),
         *lines_of(_unshared_words(plan), width=width, most=2, look="bold"),
         *lines_of(_warning_words(plan), width=width, most=2, look="bold"),
-        *lines_of("; ".join(calibration_lines(plan.cluster)), width=width, most=2),
     ]
 
 

@@ -11,7 +11,8 @@ from shardwise.plan import Plan
 from shardwise.predict.tasks import COMPUTE
 from shardwise.predict.timeline import StepTimeline, TimelineCall, TimelineRank
 from shardwise.predict.timeline_split import split_rank
-from shardwise.render.names import batch_text, cluster_text, layout_text, model_text
+from shardwise.render.names import cluster_text, layout_text, model_text, settings_text
+from shardwise.render.question import question_words
 from shardwise.render.timeline_lanes import (
     PART_COLOURS,
     call_text,
@@ -39,7 +40,7 @@ def timeline_html(*, plan: Plan, timeline: StepTimeline) -> str:
     texts = {
         "TITLE": escape(title),
         "LAYOUT": escape(layout_text(plan.layout)),
-        "BATCH": escape(batch_text(plan)),
+        "BATCH": escape(f"{question_words(plan)}; {settings_text(plan)}"),
         "STEP": escape(format_seconds(timeline.step_s)),
         "DRAWN": f"{len(timeline.ranks)} of {timeline.num_ranks:,} ranks drawn, one of a stage",
         "LEGEND": legend + WAITS,

@@ -137,7 +137,7 @@ def run_cost_object(run: "RunCost") -> dict[str, object]:
         "schema": "shardwise.cost/1",
         "model": run.model.name,
         "parameters": {"total": run.model.num_params, "active": run.model.num_active_params},
-        **json_object(run, "gpu=gpu.id num_gpus fits cost assumptions=model.assumptions"),
+        **json_object(run, "gpu=gpu.id num_gpus fits fit plan cost assumptions=model.assumptions"),
     }
 
 

@@ -55,7 +55,7 @@ KEYS: Mapping[str, str] = {
     "Sensitivity": "*",
     "SweepRow": "is_tie is_on_front meets_targets problem usd_per_million_tokens best",
     "TargetChange": "*",
-    "VerifiedChange": "edit cost effort fits device_used_bytes needed_bytes saved_bytes host_saved_bytes step_s"
+    "VerifiedChange": "edit cost effort fits fit device_used_bytes needed_bytes saved_bytes host_saved_bytes step_s"
     " step_ratio plan",
     "WhatIf": "change plan step_s step_ratio rate_ratio",
     # a profile, a recorded memory history and a traced step
@@ -169,6 +169,7 @@ def prediction_object(
     written: dict[str, object] = {
         "schema": PREDICTION_SCHEMA,
         "fits": prediction.fits,
+        "fit": prediction.fit,
         "parameters": {
             "total": model.num_params,
             "active": model.num_active_params,

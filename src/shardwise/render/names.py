@@ -1,6 +1,7 @@
 """Short names of records for a title line: what was planned, on what, divided how."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from itertools import groupby
 
@@ -19,7 +20,22 @@ from shardwise.step.expert_routing import imbalance_ratio
 from shardwise.units import format_count, format_gib
 
 _ALWAYS_SHOWN = frozenset({"dp_shard", "zero_stage", "tp", "pp"})
-RECIPE_IN_TITLE = ("seq_len", "micro_batch_size", "precision", "optimizer", "recompute")
+SETTINGS = ("micro_batch_size", "recompute")
+SAID_IN_QUESTION = frozenset(
+    {
+        "seq_len",
+        "global_batch_size",
+        "tokens",
+        "precision",
+        "optimizer",
+        "adapter",
+        "lora_rank",
+        "compile",
+        "attention",
+        "attention_kernel",
+    }
+)
+"""Fields of a recipe that :func:`shardwise.render.question.question_lines` says in words."""
 OWN_KERNELS = {"Google": "a fused kernel of XLA", "Intel": "a fused kernel of Intel's"}
 """The fused attention of makers for whose parts nobody wrote FlashAttention-2."""
 QUESTION_FIELDS = ("seq_len", "global_batch_size", "precision", "optimizer")
@@ -105,17 +121,26 @@ def question_text(recipe: Recipe) -> str:
     )
 
 
-def recipe_text(recipe: Recipe, *, always: tuple[str, ...] = RECIPE_IN_TITLE) -> str:
+def recipe_text(recipe: Recipe, *, always: tuple[str, ...], without: AbstractSet[str] = frozenset()) -> str:
     """The choices every reader asks for, and the others where they are not the default."""
     default = Recipe(seq_len=recipe.seq_len)
     shown: list[str] = []
     for field in fields(Recipe):
         value = getattr(recipe, field.name)
+        if field.name in without:
+            continue
         if field.name == "tokens" and value is not None:
             shown.append(f"tokens={format_count(value)}")
         elif field.name in always or value != getattr(default, field.name):
             shown.append(f"{field.name}={value_text(value)}")
     return " ".join(shown)
+
+
+def settings_text(plan: Plan) -> str:
+    """How the plan answers the question: its micro-batches, its recomputation, and what else is not the default."""
+    count = plan.num_microbatches
+    microbatches = "one micro-batch a rank" if count == 1 else f"{count:,} micro-batches a rank"
+    return f"{recipe_text(plan.recipe, always=SETTINGS, without=SAID_IN_QUESTION)}, {microbatches}"
 
 
 def recompute_text(recipe: Recipe) -> str:
@@ -154,13 +179,6 @@ def routing_text(plan: Plan) -> str:
         return ""
     ratio = imbalance_ratio(plan)
     return "balanced routing" if ratio == 1 else f"natural routing {ratio:.2g}"
-
-
-def batch_text(plan: Plan) -> str:
-    """Sequences and micro-batches of one optimizer step."""
-    microbatches = "one micro-batch" if plan.num_microbatches == 1 else f"{plan.num_microbatches:,} micro-batches"
-    sequences = "one sequence" if plan.global_batch_size == 1 else f"{plan.global_batch_size:,} sequences"
-    return f"{sequences} per step in {microbatches} per rank, {plan.tokens_per_step:,} tokens"
 
 
 def value_text(value: object) -> str:

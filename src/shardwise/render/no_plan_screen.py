@@ -7,10 +7,10 @@ from rich.text import Text
 from shardwise.render.first_screen import (
     ScreenContext,
     hint_line,
-    question_lines,
+    question_section,
     recommendation_lines,
 )
-from shardwise.render.names import cluster_text, gib_number
+from shardwise.render.names import gib_number
 from shardwise.render.retyped import change_options, retyped
 from shardwise.render.screen_lines import (
     DEEPER,
@@ -63,7 +63,7 @@ def _retry_lines(changes: Sequence[str], context: ScreenContext, width: int, roo
 
 def _missed_sections(missed: MissedTargets, context: ScreenContext, width: int) -> list[Section]:
     return [
-        question_lines(missed.plan, context, width, place=cluster_text(missed.plan.cluster)),
+        question_section(missed.plan, context, width),
         lines_of(f"No plan: {missed.because}.", width=width, most=3, look="bold red"),
         recommendation_lines(missed.plan, missed.prediction, width, label="The fastest is ", look="bold"),
         target_lines(missed.changes, width),
@@ -86,7 +86,7 @@ def target_lines(changes: Sequence[TargetChange], width: int) -> list[Text]:
 def _closest_sections(closest: ClosestPlan, context: ScreenContext, width: int) -> list[Section]:
     lacks = f"Nothing fits: no plan. The closest lacks {closest.lacks}:"
     return [
-        question_lines(closest.plan, context, width, place=cluster_text(closest.plan.cluster)),
+        question_section(closest.plan, context, width),
         [
             *lines_of(lacks, width=width, most=2, look="bold red"),
             *recommendation_lines(closest.plan, closest.prediction, width, label="", look=""),
@@ -103,7 +103,7 @@ def _refused_sections(result: SearchResult, context: ScreenContext, width: int) 
     most = sorted(broken, key=lambda group: group.fix.removeprefix("set ") not in changes)[:2]
     or_big = "" if len(broken) == len(result.rejected) else " or does not fit"
     asked = result.question
-    question = [] if asked is None else question_lines(asked, context, width, place=cluster_text(asked.cluster))
+    question = [] if asked is None else question_section(asked, context, width)
     return [
         question,
         [

@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.reconcile.totals import Group, ReconciledRow, Reconciliation
-from shardwise.render.names import cluster_text, layout_text, model_text
+from shardwise.render.question import plan_lines
+from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_validation import signed_percent
 from shardwise.render.utilisation import utilisation_lines
@@ -25,14 +26,11 @@ BAND_WORDS = {None: "-", True: "inside", False: "outside"}
 
 def reconciliation_text(found: Reconciliation, *, style: TextStyle = PLAIN) -> str:
     """Everything ``shardwise reconcile`` prints."""
-    return page_text(_parts(found), style=style)
+    return page_text([*plan_lines(found.plan, screen_width(style)), *_parts(found)], style=style)
 
 
 def _parts(found: Reconciliation) -> Iterator[RenderableType]:
     header = Table.grid(padding=(0, 2))
-    header.add_row("model", model_text(found.plan.model))
-    header.add_row("cluster", cluster_text(found.plan.cluster))
-    header.add_row("layout", layout_text(found.plan.layout))
     header.add_row("measured by", f"{found.measured.trainer}, {found.measured.num_steps} steps")
     yield header
     yield Text()

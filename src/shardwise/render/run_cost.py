@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from shardwise.cluster import Gpu
 from shardwise.model import ModelSpec
-from shardwise.prediction import CostPrediction
+from shardwise.plan import Plan
+from shardwise.prediction import CostPrediction, Fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,5 +16,14 @@ class RunCost:
     gpu: Gpu
     num_gpus: int
     cost: CostPrediction
-    fits: bool
-    """False when the priced plan does not fit its hardware; true for an estimate from an MFU."""
+    plan: Plan | None = None
+    """The plan at whose step the run is priced; ``None`` for an estimate from an MFU."""
+    fit: Fit = "fits"
+    """Whether the priced plan fits its hardware; an estimate from an MFU is taken to."""
+    assumed: frozenset[str] = frozenset()
+    """Fields of the plan's question that nobody gave."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run fits its hardware as predicted, be it at the edge."""
+        return self.fit != "does not fit"

@@ -7,7 +7,7 @@ from shardwise.render.first_screen import (
     hint_line,
     next_lines,
     plan_name,
-    question_lines,
+    question_section,
     recommendation_lines,
 )
 from shardwise.render.names import cluster_text, gib_number
@@ -39,7 +39,7 @@ def sweep_screen(result: SweepResult, context: ScreenContext, *, style: TextStyl
     best = row.best
     label = f"Recommended of {len(result.rows)} clusters: " if len(result.rows) > 1 else "Recommended: "
     sections: list[Section] = [
-        question_lines(best.plan, context, width, place=_place(result)),
+        question_section(best.plan, context, width, place=_place(result)),
         [
             *lines_of(cluster_text(row.question.cluster), width=width, most=2, label=label, look="bold green"),
             *recommendation_lines(best.plan, best.prediction, width, label=INDENT, look=""),
@@ -59,7 +59,7 @@ def _place(result: SweepResult) -> str:
 def _missed_sections(result: SweepResult, context: ScreenContext, width: int) -> list[Section]:
     question = result.rows[0].question
     return [
-        question_lines(question, context, width, place=_place(result)),
+        question_section(question, context, width, place=_place(result)),
         lines_of(result.why, width=width, most=4, look="bold red"),
         _row_lines(result, width),
         target_lines(result.changes, width),

@@ -1,6 +1,6 @@
 """The cost of a whole run as text: one figure a line, with the band of goodput and the price's origin."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -9,7 +9,9 @@ from rich.text import Text
 from shardwise.prediction import CostPrediction, CostSensitivity
 from shardwise.render.answer_words import run_words
 from shardwise.render.names import model_text
+from shardwise.render.question import plan_lines
 from shardwise.render.run_cost import RunCost
+from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
 from shardwise.render.text_prediction import assumption_parts
 from shardwise.units import format_count, format_percent, format_usd
@@ -17,16 +19,21 @@ from shardwise.units import format_count, format_percent, format_usd
 
 def run_cost_text(run: RunCost, *, style: TextStyle = PLAIN) -> str:
     """Everything ``shardwise cost`` prints."""
-    return page_text(run_cost_parts(run), style=style)
+    asked = [] if run.plan is None else plan_lines(run.plan, screen_width(style), assumed=run.assumed)
+    return page_text(run_cost_parts(run, asked), style=style)
 
 
-def run_cost_parts(run: RunCost) -> Iterator[RenderableType]:
-    """The parts of the page, in reading order."""
+def run_cost_parts(run: RunCost, asked: Sequence[Text]) -> Iterator[RenderableType]:
+    """The parts of the page, in reading order, with the question as it was understood."""
     yield Text(f"{run_words(run.cost)} on {run.num_gpus:,} x {run.gpu.name}.", style="bold green")
-    if not run.fits:
-        yield Text("The plan does not fit its hardware; `shardwise explain` says why.", style="bold red")
+    if run.fit != "fits":
+        style = "bold yellow" if run.fits else "bold red"
+        yield Text(f"Its memory: {run.fit}; `shardwise explain` says why.", style=style)
     yield Text()
-    yield _header(run)
+    if asked:
+        yield from asked
+    else:
+        yield _header(run)
     yield Text()
     yield cost_table(run.cost)
     if run.cost.sensitivities:

@@ -1,6 +1,7 @@
 """An explanation as text: findings with their numbers and reasons, then the changes that were tried."""
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -9,22 +10,31 @@ from rich.text import Text
 
 from shardwise.explain.records import Explanation, Finding, VerifiedChange
 from shardwise.plan import Plan
-from shardwise.render.first_screen import ScreenContext, question_lines
-from shardwise.render.names import cluster_text, gib_number
+from shardwise.render.names import gib_number
+from shardwise.render.question import plan_lines, question_lines
 from shardwise.render.retyped import differing_options, retyped
 from shardwise.render.screen_lines import command_lines, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import picture_legend, stage_picture
-from shardwise.render.text_prediction import answer_parts, plan_header
+from shardwise.render.text_prediction import answer_parts
 from shardwise.units import format_gib, format_seconds
 
 INDENT = 2
+MAX_EDIT_WIDTH = 24
+"""Columns that an edit is given before the words beside it wrap."""
 
 
-def explanation_text(explanation: Explanation, *, command: str = "", style: TextStyle = PLAIN) -> str:
+def explanation_text(
+    explanation: Explanation,
+    *,
+    command: str = "",
+    assumed: AbstractSet[str] = frozenset(),
+    style: TextStyle = PLAIN,
+) -> str:
     """Everything ``shardwise explain`` prints, with what to type next where the command is given."""
     following = next_lines(explanation, command, style) if command else ()
-    return page_text([*explanation_parts(explanation), *following], style=style)
+    asked = plan_lines(explanation.plan, screen_width(style), assumed=assumed)
+    return page_text([*explanation_parts(explanation, asked), *following], style=style)
 
 
 def next_lines(explanation: Explanation, command: str, style: TextStyle) -> Sequence[Text]:
@@ -43,20 +53,20 @@ def findings_text(findings: Sequence[Finding], *, style: TextStyle = PLAIN) -> s
 
 
 def strategies_text(
-    findings: Sequence[Finding], *, question: Plan, context: ScreenContext, style: TextStyle = PLAIN
+    findings: Sequence[Finding], *, question: Plan, assumed: AbstractSet[str] = frozenset(), style: TextStyle = PLAIN
 ) -> str:
     """The question, then a comparison of strategies with its last finding, the recommendation, first."""
-    asked = question_lines(question, context, screen_width(style), place=cluster_text(question.cluster))
+    asked = question_lines(question, screen_width(style), assumed=assumed)
     return page_text([*asked, *finding_parts((*findings[-1:], *findings[:-1]))], style=style)
 
 
-def explanation_parts(explanation: Explanation) -> Iterator[RenderableType]:
-    """The parts of the page, in reading order."""
+def explanation_parts(explanation: Explanation, asked: Sequence[Text]) -> Iterator[RenderableType]:
+    """The parts of the page, in reading order, with the question as it was understood."""
     yield from answer_parts(explanation.prediction)
     if explanation.changes:
-        yield _first_change(explanation.changes[0])
+        yield _first_change(explanation.changes)
     yield Text()
-    yield plan_header(explanation.plan)
+    yield from asked
     yield Text()
     yield stage_picture(explanation.prediction.memory)
     yield picture_legend()
@@ -66,12 +76,12 @@ def explanation_parts(explanation: Explanation) -> Iterator[RenderableType]:
         yield changes_table(explanation.changes)
 
 
-def _first_change(change: VerifiedChange) -> Text:
-    """The change to try first, with what it was predicted to need."""
-    fits = "fits" if change.fits else "does not fit"
-    fits = "at the edge" if change.fits and change.is_borderline else fits
-    needs = f"{format_gib(change.needed_bytes)} ({fits}), {format_seconds(change.step_s)} a step"
-    return Text(f"Change first: {change.edit}: {needs}.", style="bold")
+def _first_change(changes: Sequence[VerifiedChange]) -> Text:
+    """The change to try first, with what it was predicted to need; one that fits, where there is any."""
+    change = next((change for change in changes if change.fits), changes[0])
+    start = "Change first" if change.fits else "No change alone makes it fit; the first of several"
+    needs = f"{format_gib(change.needed_bytes)} ({change.fit}), {format_seconds(change.step_s)} a step"
+    return Text(f"{start}: {change.edit}: {needs}.", style="bold")
 
 
 def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
@@ -92,15 +102,16 @@ def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
 def changes_table(changes: Sequence[VerifiedChange]) -> Table:
     """The changes, smallest first, with the memory and step time each was predicted to have."""
     table = plain_table(title="Changes, each predicted again")
-    table.add_column("change", overflow="fold")
-    table.add_column("fits")
+    widest = max(len(change.edit) for change in changes)
+    table.add_column("change", overflow="fold", min_width=min(widest, MAX_EDIT_WIDTH))
+    table.add_column("fit")
     table.add_column("needs GiB", justify="right")
     table.add_column("step", justify="right")
     table.add_column("it costs")
     for change in changes:
         table.add_row(
             change.edit,
-            ("at the edge" if change.is_borderline else "yes") if change.fits else "no",
+            change.fit,
             gib_number(change.needed_bytes),
             format_seconds(change.step_s),
             change.cost,

@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.explain.judgement import BestRun, Judgement, RateReading
-from shardwise.render.layout_words import layout_words
-from shardwise.render.names import cluster_text, model_text
+from shardwise.render.question import plan_lines
+from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.units import format_flop_per_s, format_percent
 
@@ -17,10 +17,10 @@ MAX_CAUSES = 5
 
 def judgement_text(judgement: Judgement, *, style: TextStyle = PLAIN) -> str:
     """Return the text that ``shardwise judge`` prints."""
-    return page_text(_parts(judgement), style=style)
+    return page_text(_parts(judgement, screen_width(style)), style=style)
 
 
-def _parts(judgement: Judgement) -> Iterator[RenderableType]:
+def _parts(judgement: Judgement, width: int) -> Iterator[RenderableType]:
     for finding in judgement.findings:
         yield Text(finding.claim, style="bold green")
         if finding.suggestion:
@@ -36,11 +36,8 @@ def _parts(judgement: Judgement) -> Iterator[RenderableType]:
     if judgement.best is not None:
         yield Text(_best_words(judgement.best))
     yield Text()
-    yield Text(f"model    {model_text(judgement.plan.model)}")
-    yield Text(f"cluster  {cluster_text(judgement.plan.cluster)}")
-    recipe = judgement.plan.recipe
-    yield Text(f"compared {layout_words(judgement.plan)}")
-    yield Text(f"         seq_len={recipe.seq_len}, {recipe.precision}, {judgement.plan.engine}")
+    yield Text("Compared with")
+    yield from plan_lines(judgement.plan, width)
     yield Text()
     yield _readings_table(judgement)
     yield from _cause_parts(judgement)

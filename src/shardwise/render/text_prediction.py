@@ -1,6 +1,7 @@
 """A prediction as text: the answer first, then memory, time, communication, throughput and cost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -17,15 +18,11 @@ from shardwise.prediction import (
 )
 from shardwise.render.answer_words import run_words, shown_words, speed_words
 from shardwise.render.names import (
-    batch_text,
-    cluster_text,
-    engine_text,
-    layout_text,
-    model_text,
     plan_warnings,
-    recipe_text,
     stated_assumptions,
 )
+from shardwise.render.question import plan_lines
+from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import components_table, stage_picture
 from shardwise.render.text_timeline import exposed_lines
@@ -48,19 +45,21 @@ def prediction_text(
     plan: Plan,
     prediction: Prediction,
     exposed: ExposedCommunication | None = None,
+    assumed: AbstractSet[str] = frozenset(),
     style: TextStyle = PLAIN,
 ) -> str:
-    """Everything ``shardwise predict`` prints about one plan."""
-    return page_text(prediction_parts(plan=plan, prediction=prediction, exposed=exposed), style=style)
+    """Everything ``shardwise predict`` prints about one plan; fields of the question that nobody gave have a star."""
+    asked = plan_lines(plan, screen_width(style), assumed=assumed)
+    return page_text(prediction_parts(asked, plan=plan, prediction=prediction, exposed=exposed), style=style)
 
 
 def prediction_parts(
-    *, plan: Plan, prediction: Prediction, exposed: ExposedCommunication | None = None
+    asked: Sequence[Text], *, plan: Plan, prediction: Prediction, exposed: ExposedCommunication | None = None
 ) -> Iterator[RenderableType]:
-    """The parts of the page, in reading order."""
+    """The parts of the page, in reading order, with the question as it was understood."""
     yield from answer_parts(prediction)
     yield Text()
-    yield plan_header(plan)
+    yield from asked
     yield Text()
     yield from memory_parts(prediction.memory)
     yield Text()
@@ -74,20 +73,6 @@ def prediction_parts(
         yield cost_text(prediction.cost)
     yield from warning_parts(plan, prediction)
     yield from assumption_parts(stated_assumptions(plan=plan, prediction=prediction))
-
-
-def plan_header(plan: Plan) -> Table:
-    """What was asked, as name and value lines."""
-    header = Table.grid(padding=(0, 2))
-    header.add_column(style="bold")
-    header.add_column()
-    header.add_row("model", model_text(plan.model))
-    header.add_row("cluster", cluster_text(plan.cluster))
-    header.add_row("recipe", recipe_text(plan.recipe))
-    header.add_row("batch", batch_text(plan))
-    header.add_row("layout", layout_text(plan.layout))
-    header.add_row("engine", engine_text(plan))
-    return header
 
 
 def answer_parts(prediction: Prediction) -> Iterator[RenderableType]:

@@ -1,13 +1,14 @@
 """A predicted step as a few lines: what is drawn, and how busy each stream of the drawn ranks is."""
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.predict.timeline import StepTimeline
 from shardwise.prediction import ExposedCommunication
-from shardwise.render.names import calibration_lines, cluster_text, layout_text, model_text
+from shardwise.render.question import plan_lines
 from shardwise.render.screen_lines import command_lines, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
 from shardwise.render.timeline_lanes import rank_title, timeline_lanes
@@ -23,6 +24,7 @@ def timeline_text(
     timeline: StepTimeline,
     exposed: ExposedCommunication | None = None,
     command: str = "",
+    assumed: AbstractSet[str] = frozenset(),
     style: TextStyle = PLAIN,
 ) -> str:
     """The summary that the command prints beside the files it writes, with the command that draws the step where one
@@ -33,22 +35,19 @@ def timeline_text(
     ]
     if exposed is not None:
         lines += exposed_lines(exposed)
-    lines += [
-        "",
-        f"{model_text(plan.model)} on {cluster_text(plan.cluster)}",
-        layout_text(plan.layout),
-        *calibration_lines(plan.cluster),
-    ]
-    title = ""
+    asked = plan_lines(plan, screen_width(style), assumed=assumed)
+    title, streams = "", list[str]()
     for lane in timeline_lanes(timeline):
         if rank_title(lane.rank) != title:
             title = rank_title(lane.rank)
-            lines += ["", title]
+            streams += ["", title]
         busy = format_seconds(sum(span.duration_s for span in lane.spans))
-        lines.append(f"  {lane.stream:<13} {busy:>10} busy in {len(lane.spans):,} spans")
-    lines += ["", *(f"note: {note}" for note in timeline.notes)]
+        streams.append(f"  {lane.stream:<13} {busy:>10} busy in {len(lane.spans):,} spans")
+    streams += ["", *(f"note: {note}" for note in timeline.notes)]
     drawn = command_lines(f"{command} --html step.html", "Next: ", screen_width(style)) if command else ()
-    return page_text([*map(Text, lines), *([Text()] if drawn else ()), *drawn], style=style)
+    return page_text(
+        [*map(Text, lines), Text(), *asked, *map(Text, streams), *([Text()] if drawn else ()), *drawn], style=style
+    )
 
 
 def exposed_lines(exposed: ExposedCommunication) -> Iterator[str]:

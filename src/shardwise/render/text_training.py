@@ -11,7 +11,8 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.reconcile.traced import traced_components
 from shardwise.reconcile.utilisation import Utilisation
-from shardwise.render.names import calibration_lines, cluster_text, layout_text, model_text
+from shardwise.render.question import plan_lines
+from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
 from shardwise.render.utilisation import utilisation_lines
 from shardwise.units import format_bytes, format_seconds
@@ -29,7 +30,8 @@ def training_text(
     style: TextStyle = PLAIN,
 ) -> str:
     """Everything ``shardwise train`` prints at the end."""
-    return page_text(_parts(plan, prediction, measured, used, folder), style=style)
+    asked = plan_lines(plan, screen_width(style))
+    return page_text([*asked, *_parts(plan, prediction, measured, used, folder)], style=style)
 
 
 STARTERS = {
@@ -66,15 +68,10 @@ def _parts(
     plan: Plan, prediction: Prediction, measured: Mapping[str, object], used: Sequence[Utilisation], folder: Path
 ) -> Iterator[RenderableType]:
     header = Table.grid(padding=(0, 2))
-    header.add_row("model", model_text(plan.model))
-    header.add_row("planned for", cluster_text(plan.cluster))
-    header.add_row("layout", layout_text(plan.layout))
     header.add_row("ran on", str(_part(measured, "environment").get("device") or "this machine"))
     for name, said in _part(_part(measured, "inputs"), "in_words").items():
         header.add_row(name, str(said))
     yield header
-    for note in calibration_lines(plan.cluster):
-        yield Text(note)
     yield Text()
     yield _comparison(plan, prediction, measured)
     yield Text()

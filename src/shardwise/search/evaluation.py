@@ -33,7 +33,7 @@ from shardwise.search.simplicity import host_moves
 from shardwise.search.space import Space
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, spread_ratio, uneven_stages
 
-__all__ = ["FAMILY", "KIND", "Evaluated", "Evaluation", "Evaluator", "best_first", "made_safe"]
+__all__ = ["FAMILY", "KIND", "Evaluated", "Evaluation", "Evaluator", "best_first", "safely_fitting"]
 
 MEMORY_PREDICTIONS_PER_FULL = 6
 FAMILY = ("tp", "cp", "pp", "ep", "expert_tp", "dp_replicate", "dp_shard")
@@ -289,6 +289,15 @@ def made_safe(edge: Evaluated, space: Space) -> Iterator[Evaluated]:
     sets = [modules_of(bits) for bits in space.module_sets]
     for plan, memory in safely_recomputed(edge.plan, edge.prediction.memory, modes=modes, module_sets=sets):
         yield replace(edge, plan=plan, prediction=predict(plan, memory=memory))
+
+
+def safely_fitting(fitting: Sequence[Evaluated], space: Space) -> tuple[Evaluated, ...]:
+    """The plans that fit safely, then safe versions of the others, with more blocks or modules recomputed."""
+    found = [one for one in fitting if not one.prediction.memory.is_borderline]
+    for edge in fitting:
+        if edge.prediction.memory.is_borderline:
+            found += made_safe(edge, space)
+    return tuple(found)
 
 
 def _at_least_as_big(rows: Candidates, row: int) -> Mask:

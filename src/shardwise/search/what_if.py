@@ -12,7 +12,7 @@ from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import OFFLOADS
 from shardwise.search.clusters import at_most
-from shardwise.search.evaluation import Evaluated, made_safe
+from shardwise.search.evaluation import safely_fitting
 from shardwise.search.offers import LEAST_GAIN_RATIO, Offer, free_offers, rate_ratio, size_offers, type_offers
 from shardwise.search.one_pass import find
 from shardwise.search.ranking import rank
@@ -169,21 +169,12 @@ def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> 
     """The fastest plan with more memory around the recommended one, which stays where nothing faster is found."""
     fitting = find(question, near, is_brief=True).evaluation.fitting
     if not now.prediction.memory.is_borderline:
-        fitting = _safe(fitting, Space(question=question, bounds=near))
+        fitting = safely_fitting(fitting, Space(question=question, bounds=near))
     best = next(iter(rank(fitting, objective="step_time", limit=1)), None)
     now_s = now.prediction.time.step_s
     if best is None or best.prediction.time.step_s > now_s:
         return _changed(change, replace(now.plan, cluster=question.cluster), now_s, now)
     return _changed(change, best.plan, best.prediction.time.step_s, now)
-
-
-def _safe(fitting: Sequence[Evaluated], space: Space) -> tuple[Evaluated, ...]:
-    """The plans that fit safely, then safe versions of the others, with more blocks or modules recomputed."""
-    found = [one for one in fitting if not one.prediction.memory.is_borderline]
-    for edge in fitting:
-        if edge.prediction.memory.is_borderline:
-            found += made_safe(edge, space)
-    return tuple(found)
 
 
 def _moving_no_more(near: SearchBounds, plan: Plan) -> SearchBounds:

@@ -340,7 +340,7 @@ def test_a_single_step_gets_no_verdict_and_no_conclusion():
     }
     (claim,) = find_lab("prefetch").claims(outcomes("prefetch", measured))
     assert claim.verdict == "unclear"
-    assert "is that of 1 of its steps" in claim.note
+    assert "'no prefetch' has 1 step behind the warm-up" in claim.note
     assert claim.note.endswith("2 more --steps tell more")
     assert find_lab("prefetch").conclusion(outcomes("prefetch", measured)) == ""
 

@@ -57,11 +57,11 @@ def timed_ratio(quantity: Quantity, over: Outcome | None, under: Outcome | None)
 def doubt_about(runs: tuple[Outcome, ...]) -> str:
     """Why the times of runs cannot be compared; empty where they can."""
     for run in runs:
-        missing = FEWEST_STEPS - len(_steady_s(run))
-        if missing > 0:
+        count = len(_steady_s(run))
+        if count < FEWEST_STEPS:
             return (
-                f"the time of '{run.trial.name}' is that of {FEWEST_STEPS - missing} of its steps, behind the warm-up "
-                f"and without those that the profiler looked into; {missing} more --steps tell more"
+                f"'{run.trial.name}' has {count} step{'' if count == 1 else 's'} behind the warm-up that the profiler "
+                f"did not look into, too few to see whether they differ; {FEWEST_STEPS - count} more --steps tell more"
             )
         if unsteady_ratio(run) > UNSTEADY_RATIO:
             return (
