@@ -32,6 +32,10 @@ MAX_TOKENS = 1e18
 DEFAULT_SEQ_LEN = 8192
 """Tokens per sequence where MODEL and CLUSTER are given without ``--seq-len``."""
 
+ADAPTER_SEQ_LEN = 2048
+"""The same where adapters are trained: what recipes for them cut instructions off at (LLaMA-Factory,
+examples/train_qlora/llama3_lora_sft_otfq.yaml at 24073f5, 2025; the QLoRA paper's sequences are no longer either)."""
+
 NEEDS_ADAPTER = Needs(name="adapter", value="lora", words="without --adapter")
 NEEDS_RECOMPUTE = Needs(name="recompute", value="full", words="where nothing is recomputed")
 
@@ -44,7 +48,7 @@ class Recipe:
         metadata={
             ABOUT: Field(
                 "tokens per sequence",
-                left_out=f"{DEFAULT_SEQ_LEN}, or a table of positions' fewer",
+                left_out=f"{DEFAULT_SEQ_LEN}, {ADAPTER_SEQ_LEN} for adapters, or a table of positions' fewer",
                 highest=MAX_SEQ_LEN,
                 example="4096",
                 synonyms=(
