@@ -33,8 +33,8 @@ DEFAULT_SEQ_LEN = 8192
 """Tokens per sequence where MODEL and CLUSTER are given without ``--seq-len``."""
 
 ADAPTER_SEQ_LEN = 2048
-"""The same where adapters are trained: what recipes for them cut instructions off at (LLaMA-Factory,
-examples/train_qlora/llama3_lora_sft_otfq.yaml at 24073f5, 2025; the QLoRA paper's sequences are no longer either)."""
+"""Tokens per sequence where adapters are trained and nobody says how long; their recipes cut examples off there
+(LLaMA-Factory, examples/train_qlora/llama3_lora_sft_otfq.yaml at 24073f5, 2025)."""
 
 NEEDS_ADAPTER = Needs(name="adapter", value="lora", words="without --adapter")
 NEEDS_RECOMPUTE = Needs(name="recompute", value="full", words="where nothing is recomputed")

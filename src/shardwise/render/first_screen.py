@@ -92,7 +92,6 @@ def what_if_screen(sensitivity: Sensitivity, *, now: Prediction | None = None, s
     by_rate = sorted(changes, key=lambda change: change.rate_ratio)
     losses = [change for change in by_rate if change.rate_ratio < SLOWER_RATIO]
     largest = [*gains, *losses][:MAX_CHANGES]
-    binds = any(change.step_ratio < 1 / FASTER_RATIO for change in sensitivity.changes if not change.is_for_sale)
     if not largest:
         tried = "; ".join(change.change for change in changes)
         text = f"No shorter step: {tried}" if tried else sensitivity.binding
@@ -104,7 +103,7 @@ def what_if_screen(sensitivity: Sensitivity, *, now: Prediction | None = None, s
             whole_parts(_change_text(change, width - len(WITH), now)), width=width, most=1, label=WITH
         )
     ]
-    if binds and len(lines) < CHANGE_LINES:
+    if sensitivity.memory_binds and len(lines) < CHANGE_LINES:
         lines += fitting_lines(whole_parts(sensitivity.binding, end="."), width=width, most=1, label="")
     return screen_text([lines], style=style)
 

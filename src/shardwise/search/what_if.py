@@ -73,6 +73,11 @@ class WhatIf:
         return self.gpus_ratio < 1
 
     @property
+    def is_shorter(self) -> bool:
+        """Whether the step is noticeably shorter than the recommended plan's."""
+        return self.step_ratio < 1 - NOTEWORTHY_FRACTION
+
+    @property
     def is_same_work(self) -> bool:
         """Whether as many GPUs train about as many tokens in a step, so that the steps compare."""
         return self.gpus_ratio == 1 and abs(self.rate_ratio * self.step_ratio - 1) < OTHER_WORK_FRACTION
@@ -86,6 +91,11 @@ class Sensitivity:
     """A sentence."""
     changes: tuple[WhatIf, ...]
     """Offers in the order in which they are worth saying, GPUs that are missing, and more memory last."""
+
+    @property
+    def memory_binds(self) -> bool:
+        """Whether more memory on the same GPUs would make the step shorter."""
+        return any(change.is_shorter for change in self.changes if not change.is_for_sale)
 
 
 def what_if(result: SearchResult, *, limits: SearchBounds) -> Sensitivity | None:
@@ -229,7 +239,7 @@ def _around(found: Sequence[RankedPlan], limits: SearchBounds) -> SearchBounds:
 
 def _what_binds(now: RankedPlan, memory: WhatIf) -> str:
     """Memory where a little more of it helps; otherwise what takes most of the step besides computing."""
-    if memory.step_ratio < 1 - NOTEWORTHY_FRACTION:
+    if memory.is_shorter:
         return (
             f"Memory binds: with {memory.change} a plan as safe would take {format_seconds(memory.step_s)} "
             f"({format_percent(1 - memory.step_ratio)} less), as {short_variant(memory.plan)}."
