@@ -130,7 +130,8 @@ def _operation(one: Operation) -> Answer:
 
 
 def _collective(one: Collective) -> Answer:
-    sizes = [one.group_size, one.stride, one.count, one.rounds, one.copies_per_token, one.num_bytes]
+    chosen = one.sent_once.num_experts_per_tok if one.sent_once else 1
+    sizes = [one.group_size, one.stride, one.count, one.rounds, chosen, one.num_bytes]
     return [one.phase, one.kind, one.axis, *sizes, one.is_overlappable]
 
 

@@ -93,6 +93,9 @@ class MoeSpec:
 
     num_experts: int
     num_experts_per_tok: int
+    num_groups: int = 1
+    """Groups of experts of which a router keeps ``num_groups_per_tok`` for a token and chooses inside them alone."""
+    num_groups_per_tok: int = 1
     moe_intermediate_size: int
     """Width of one routed expert."""
     shared_intermediate_size: int

@@ -100,7 +100,7 @@ class Recipe:
     activation_func_fp8_input_store: bool | None = plan_field(
         None,
         "keep what SwiGLU reads in 8 bits",
-        left_out="off",
+        left_out=ENGINES_OWN,
         offered_by="megatron",
         synonyms=("fp8_input_store", "fp8_activations"),
     )

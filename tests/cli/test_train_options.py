@@ -1,5 +1,6 @@
 """Numbers of ``train`` out of range, and options that nothing would read, are refused before anything starts."""
 
+import argparse
 import json
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import pytest
 from shardwise.cli import train
 from shardwise.cli.command import find_command, make_parser
 from shardwise.cli.main import main
+from shardwise.cli.optimizer_options import add_optimizer_options, given_optimizer
 from shardwise.cli.options import amount, count, positive_number, whole_number
 from shardwise.cli.train_options import NUMBERS
+from shardwise.plan_file import read_plan
 
 PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
 PROCESSORS = Path(__file__).parents[2] / "examples" / "two-cores.toml"
@@ -245,6 +248,24 @@ def test_what_was_asked_of_the_optimizer_is_in_the_job(tmp_path):
         "undecayed": ["*q_proj*", "model.n*"],
         "group_rates": [["*embed_tokens*", 1e-5]],
     }
+
+
+@pytest.mark.parametrize(
+    ("adapter", "weights", "expected"),
+    [
+        ("none", None, (3e-4, 0.1)),
+        ("none", "base", (2e-5, 0.1)),
+        ("lora", "base", (2e-4, 0.0)),
+        ("qlora", None, (2e-4, 0.0)),
+    ],
+)
+def test_the_usual_rate_and_decay_are_those_of_what_is_trained(adapter, weights, expected):
+    parser = argparse.ArgumentParser()
+    add_optimizer_options(parser.add_argument_group())
+    arguments = parser.parse_args([], argparse.Namespace(weights=weights, resume=None, steps=10))
+    plan = read_plan({"model": PLAN[0], "cluster": PLAN[1], "recipe": {"seq_len": 64, "adapter": adapter}})
+    spec = given_optimizer(arguments, plan)
+    assert (spec.learning_rate, spec.weight_decay_fraction) == expected
 
 
 FP8 = ["--precision", "fp8-mixed", "--seq-len", "64", "--device", "cpu", "--dry-run", "--json"]

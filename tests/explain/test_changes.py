@@ -73,6 +73,17 @@ def test_several_edits_are_added_up_when_no_single_one_is_enough():
     assert len(combined.changes) > 1
 
 
+def test_flags_are_added_up_before_activations_move_to_the_host():
+    """LoRA of an 8B on a gaming card: full recomputation alone is at the edge, and with two sequences it is safe."""
+    asked = plan(cluster="1xrtx-4090", layout=Layout(), seq_len=4096, micro_batch_size=4, adapter="lora")
+    _, (first, second, *_) = changes_of(asked)
+    assert first.edit == "recompute=full micro_batch_size=2"
+    assert first.fits
+    assert not first.is_borderline
+    assert second.edit == "activation_offload=true"
+    assert second.step_s > 1.1 * first.step_s
+
+
 def test_a_fitting_plan_gets_faster_not_smaller():
     asked = plan(recompute="full")
     prediction, changes = changes_of(asked, faster_changes)

@@ -50,7 +50,6 @@ RECIPE = {
     "seq_len",
 }
 COUNTS = {
-    "copies_per_token",
     "count",
     "prefetch_units",
     "ranks",

@@ -1,6 +1,6 @@
-"""The laugh test: forty questions whose recommendation an expert accepts, thirty mistakes that `explain` finds.
+"""The laugh test: forty questions and twelve whose answer an expert accepts, thirty mistakes that `explain` finds.
 
-What is right stands in questions.toml and mistakes.toml, together with the words they are written in.
+What is right stands in questions.toml, further_questions.toml and mistakes.toml, with the words they are written in.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from shardwise.cli.main import main
 
 HERE = Path(__file__).parent
 QUESTIONS = tomllib.loads((HERE / "questions.toml").read_text(encoding="utf-8"))
+FURTHER = tomllib.loads((HERE / "further_questions.toml").read_text(encoding="utf-8"))
 MISTAKES = tomllib.loads((HERE / "mistakes.toml").read_text(encoding="utf-8"))
 GIB = 2**30
 COMPARE = {
@@ -117,7 +118,7 @@ def offers_of(answer):
 
 
 @pytest.mark.runs
-@pytest.mark.parametrize("question", cases(QUESTIONS, "question"))
+@pytest.mark.parametrize("question", [*cases(QUESTIONS, "question"), *cases(FURTHER, "question")])
 def test_an_expert_accepts_the_answer(question):
     words = shlex.split(question["command"])[1:]
     exit_code, answer = said(words if "offers" in question else [*words, "--no-what-if"])
@@ -167,15 +168,15 @@ def has_all(patterns, text):
 
 
 def test_the_tables_are_whole():
-    """Forty and thirty, at least 25 with a published layout, and nothing on a list that is not asked."""
-    questions, mistakes = QUESTIONS["question"], MISTAKES["mistake"]
+    """Forty, twelve and thirty, at least 25 with a published layout, and nothing on a list that is not asked."""
+    questions, mistakes = [*QUESTIONS["question"], *FURTHER["question"]], MISTAKES["mistake"]
     published = [one for one in questions if "source" in one]
-    assert (len(questions), len(mistakes)) == (40, 30)
-    assert len(published) >= 25
+    assert (len(QUESTIONS["question"]), len(FURTHER["question"]), len(mistakes)) == (40, 12, 30)
+    assert sum("source" in one for one in QUESTIONS["question"]) >= 25
     assert all(one["source"].keys() == {"url", "date", "layout"} for one in published)
     assert all(one["source"].keys() == {"url", "date", "says"} for one in mistakes)
     assert all(one["reason"] for one in questions if "source" not in one)
-    for table, name in ((QUESTIONS, "question"), (MISTAKES, "mistake")):
+    for table, name in ((QUESTIONS, "question"), (FURTHER, "question"), (MISTAKES, "mistake")):
         ids = [one["id"] for one in table[name]]
         assert len(set(ids)) == len(ids)
         assert set(table["not_yet"]) <= set(ids)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from shardwise.train.data.indexed_tokens import TokenWriter, token_dtype
 from shardwise.train.data.state import state_at
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import tensor_shapes
-from shardwise.train.job import DataSpec, read_job
+from shardwise.train.job import DataSpec, OptimizerSpec, read_job
 from shardwise.train.pretrained.files import files_by_tensor, require_whole
 from train.models import LLAMA
 
@@ -121,7 +122,7 @@ def made(desk, monkeypatch, capsys):
     """A folder with a checkpoint of step 4 that says what it was made with: bytes of a.txt, AdamW, every weight."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(desk / "cache"))
     assert train(["--data", "a.txt", "--dry-run"], capsys)[0] == 0
-    job = read_job(desk / "run" / "job.json")
+    job = replace(read_job(desk / "run" / "job.json"), optimizer=OptimizerSpec(learning_rate=7e-5))
     request = DataSpec(source=str(desk / "a.txt"), crosses_documents=True)
     samples = open_samples(request, seq_len=64, vocab_size=256)
     data = {"seed": 0, "is_shuffled": True, "num_samples": 1, "fingerprint": samples.fingerprint}
@@ -224,6 +225,8 @@ def test_adapters_of_nothing_are_refused_whatever_is_asked(desk, machine, asked,
 def test_a_resume_of_the_same_run_passes(made, words, capsys):
     exit_code, said = train([*SAME, *words, "--dry-run"], capsys)
     assert exit_code == 0, said
+    rate = read_job(made / "run" / "job.json").optimizer.learning_rate
+    assert rate == (float(words[1]) if "--learning-rate" in words else 7e-5), "not given, it is that of the run"
 
 
 def test_the_fix_of_a_finished_run_names_the_step(desk, capsys):
@@ -255,6 +258,7 @@ def test_a_dry_run_says_what_it_wrote(desk, capsys):
         f"what the run reads is there and nothing was started; wrote {script}: run it here\n"
         "weights: random, drawn from seed 0 (no --weights)\n"
         "tokens: synthetic, made up from seed 0 (no --data PATH): the loss says nothing about text\n"
+        "optimizer: adamw, learning rate 0.0003 (constant) after 0 steps of warm-up, weight decay 0.1\n"
     )
 
 

@@ -74,6 +74,23 @@ def test_an_exchange_under_another_micro_batch_has_no_place_in_the_block():
     assert all(task.stream != "ep" for times in book.block_times.values() for task in times.forward.tasks)
 
 
+def test_exchanges_of_both_directions_hide_under_the_computation_of_both():
+    """DualPipe pairs a chunk that goes forward with one that goes backward.
+
+    DeepSeek-V3's exchange over eight servers takes longer than a forward pass computes, and less than both passes.
+    """
+    layout = Layout(pp=16, ep=64, dp_shard=128, schedule="dualpipe", zero_stage=1)
+    recipe = Recipe(seq_len=4096, global_batch_size=15360, precision="fp8-mixed", recompute="selective")
+    cluster, model = read_cluster("256xhgx-h800"), read_model("deepseek-v3-671b")
+    plan = Plan(model=model, cluster=cluster, recipe=recipe, layout=layout, engine="hai-llm")
+    time = predict_time(plan)[0]
+    exchanges = [entry for entry in time.communication if entry.name in ("expert dispatch", "expert combine")]
+    total_s, exposed_s = (sum(getattr(one, name) for one in exchanges) for name in ("total_s", "exposed_s"))
+    parts = {entry.component: entry.duration_s for entry in time.components}
+    assert parts["forward"] < total_s / 2 < total_s < parts["forward"] + parts["backward"]
+    assert exposed_s < 0.15 * total_s
+
+
 def sequence_exposed_s(engine, *, is_async):
     layout = Layout(tp=8, zero_stage=0, sequence_parallel=True, async_tensor_parallel=is_async)
     recipe = Recipe(seq_len=8192, micro_batch_size=4)

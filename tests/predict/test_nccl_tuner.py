@@ -7,7 +7,10 @@ from shardwise.catalog.hardware.nccl_constants import load_nccl_constants
 from shardwise.predict.group_placement import place_group
 from shardwise.predict.nccl_protocols import ARCH_LIMITS, PROTOCOLS
 from shardwise.predict.nccl_tuner import best_candidate, candidates
+from shardwise.step.inventory import ExpertChoice
 from shardwise.units import GIB, MIB
+
+EIGHT = ExpertChoice(num_experts_per_tok=8)
 
 
 def placed(cluster, size, stride=1, **settings):
@@ -104,13 +107,13 @@ def test_corrections_and_limits_are_those_of_the_catalogue():
 def test_an_exchange_over_hosts_meets_eight_ranks_at_a_time():
     """31 other ranks take four rounds of network steps (14 us), 15 take two; DeepEP's own kernels have no rounds."""
 
-    def latency_us(size, copies_per_token=1):
-        (one,) = candidates("all_to_all", placed(f"{size // 8} x dgx-h100", size), copies_per_token)
+    def latency_us(size, sent_once=None):
+        (one,) = candidates("all_to_all", placed(f"{size // 8} x dgx-h100", size), sent_once)
         return one.latency_s * 1e6
 
     step_us = latency_us(32) - latency_us(16)
-    assert step_us == pytest.approx(2 * (latency_us(16) - latency_us(16, 8)))
-    assert latency_us(32, 8) == pytest.approx(latency_us(16, 8))
+    assert step_us == pytest.approx(2 * (latency_us(16) - latency_us(16, EIGHT)))
+    assert latency_us(32, EIGHT) == pytest.approx(latency_us(16, EIGHT))
     assert step_us > 20
 
 
@@ -123,10 +126,20 @@ def test_tokens_sent_once_travel_as_fast_as_hybrid_ep_prints(hosts, printed):
     eight were not used.
     """
     token_bytes, copies = 4096 * 7168 * 2, 8
-    (one,) = candidates("all_to_all", placed(f"{hosts} x dgx-h100", 8 * hosts), copies)
+    (one,) = candidates("all_to_all", placed(f"{hosts} x dgx-h100", 8 * hosts), EIGHT)
     sent = hosts * (1 - (1 - 1 / hosts) ** copies)
     mean = 2 / sum(1 / rate for rate in printed)
     assert sent * token_bytes / one.time_s(copies * token_bytes) / 1e9 == pytest.approx(mean, rel=0.07)
+
+
+def test_a_router_that_keeps_four_of_eight_groups_sends_a_token_to_at_most_four_hosts():
+    """DeepSeek-V3 over eight servers: 3.6 distinct ones, where free choice would reach 5.25 (arXiv:2412.19437)."""
+    limited = ExpertChoice(num_experts_per_tok=8, num_groups=8, num_groups_per_tok=4)
+    free_s, limited_s = (
+        candidates("all_to_all", placed("8 x hgx-h800", 64), choice)[0].time_s(512 * MIB) for choice in (EIGHT, limited)
+    )
+    reached = 4 * (1 - 0.75**8), 8 * (1 - 0.875**8)
+    assert limited_s / free_s == pytest.approx(reached[0] / reached[1], rel=0.01)
 
 
 def test_a_broadcast_moves_the_whole_payload_once():

@@ -330,6 +330,14 @@ def test_a_batch_that_the_gpus_cannot_share_is_said_before_the_answer(size, clus
     assert (said in [line.plain for line in lines]) if said else not any("share" in line.plain for line in lines)
 
 
+def test_a_batch_that_more_ranks_could_share_than_the_plan_has_is_no_complaint():
+    """DeepSeek-V3's 15,360 sequences on 2,048 GPUs: 1,024 could share them, and 128 data-parallel ranks do."""
+    recipe = replace(PLAN.recipe, global_batch_size=15360)
+    layout = Layout(pp=16, ep=64, dp_shard=128, zero_stage=1)
+    plan = replace(PLAN, cluster=read_cluster("256xhgx-h800"), recipe=recipe, layout=layout)
+    assert not any("share" in line.plain for line in question_section(plan, ScreenContext(), 80, place="here"))
+
+
 def test_rows_of_one_table_have_names_of_their_own():
     """Two rows said "TP 8, optimizer+activations on host", one of them with everything recomputed."""
     moved = replace(PLAN.recipe, offload="optimizer", activation_offload=True)

@@ -294,8 +294,8 @@ def test_only_nccls_exchange_tells_counts_first_and_sends_every_copy(exchange):
     calls = [call for call in calls_of(plan_of(layout, model=moe_model())) if call.axis == "ep"]
     counts = [call.num_bytes for call in calls if call.name == "expert counts"]
     assert counts == ([128 * 8] if exchange == "alltoall" else [])
-    sent = {call.copies_per_token for call in calls if call.name != "expert counts"}
-    assert sent == ({1} if exchange == "alltoall" else {8})
+    chosen = {call.sent_once and call.sent_once.num_experts_per_tok for call in calls if call.name != "expert counts"}
+    assert chosen == ({None} if exchange == "alltoall" else {8})
 
 
 def test_the_fullest_rank_receives_more_token_copies():

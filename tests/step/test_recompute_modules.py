@@ -222,6 +222,21 @@ def test_activation_inputs_and_moments_in_fewer_bits():
     assert narrow == pytest.approx(wide * 2 / 3, rel=1e-6)  # 4 + 2 + 2 bytes after 4 + 4 + 4
 
 
+def test_deepseeks_own_engine_keeps_both_in_fewer_bits_in_8_bit_training_alone():
+    """arXiv:2412.19437, section 3.3.3, against what is said of Megatron."""
+    plans = {
+        (engine, precision, asked): replace(deepseek(precision=precision, **said), engine=engine)
+        for engine in ("megatron", "hai-llm")
+        for precision in ("bf16-mixed", "fp8-mixed")
+        for asked, said in (("", {}), ("said", {"activation_func_fp8_input_store": True, "moment_dtype": "bf16"}))
+    }
+    contexts = {name: context_of(plan, 1) for name, plan in plans.items()}
+    found = {name: (context.kept_bytes(0), context.states.moment_bytes) for name, context in contexts.items()}
+    assert found["hai-llm", "fp8-mixed", ""] == found["hai-llm", "fp8-mixed", "said"]
+    for others in (("megatron", "bf16-mixed"), ("megatron", "fp8-mixed"), ("hai-llm", "bf16-mixed")):
+        assert found[*others, ""] > found[*others, "said"]
+
+
 def test_a_plan_file_keeps_the_modules_in_one_order():
     plan = lite("core_attn", "moe_act", activation_func_fp8_input_store=True, moment_dtype="bf16")
     document = plan_to_json(plan)

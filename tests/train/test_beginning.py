@@ -34,7 +34,14 @@ def test_a_warm_up_that_outlasts_the_run_is_said():
     assert said_at_the_start(rising).endswith(
         "; learning rate: still rising at the end, as --warmup-steps 11 exceed 10 steps"
     )
-    assert "learning rate" not in said_at_the_start(replace(job, optimizer=OptimizerSpec(num_warmup_steps=10)))
+    assert "still rising" not in said_at_the_start(replace(job, optimizer=OptimizerSpec(num_warmup_steps=10)))
+
+
+def test_the_numbers_of_the_optimizer_are_said_given_or_not():
+    spec = OptimizerSpec(learning_rate=2e-5, decay="cosine", num_warmup_steps=30)
+    assert words_of(replace(make_job(), optimizer=spec))["optimizer"] == (
+        "adamw, learning rate 2e-05 (cosine to 0.1 of it) after 30 steps of warm-up, weight decay 0.1"
+    )
 
 
 def test_full_weights_that_go_on_are_those_of_the_checkpoint():

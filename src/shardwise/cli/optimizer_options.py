@@ -1,10 +1,13 @@
 """The options of ``train`` that say how the optimizer steps: its numbers, its schedule, and groups of parameters."""
 
 import argparse
+from contextlib import suppress
+from dataclasses import replace
 from typing import get_args
 
 from shardwise.ask.idle_options import IdleOption
 from shardwise.cli.number_range import MANY_STEPS, NumberRange, add_number
+from shardwise.errors import CheckpointError
 from shardwise.optimizers import OPTIMIZERS, TrainerOption
 from shardwise.plan import Plan
 from shardwise.train.job import Decay, OptimizerSpec, usual_warmup_steps
@@ -26,6 +29,10 @@ OPTIMIZER_NUMBERS = {
     "--eps": NumberRange(min_value=0, max_value=1, is_whole=False),
     "--max-grad-norm": NumberRange(min_value=0, is_whole=False),
 }
+_RATE_HELP = (
+    "(default: 3e-4 from random weights, 2e-5 from --weights, 2e-4 for adapters; that of the run with --resume)"
+)
+_WEIGHT_DECAY_HELP = "(default: 0.1, and 0 for adapters; that of the run with --resume)"
 _FLOOR_HELP = "floor of a decaying rate over its peak (default: 0.1)"
 _WARMUP_HELP = "linear warm-up (default: 3 per cent of --steps, at most 100)"
 _LAST_HELP = "last steps in which the rate of wsd falls (default: a tenth of --steps)"
@@ -91,7 +98,7 @@ OPTIMIZER_ROWS = (
 def add_optimizer_options(group: "argparse._ArgumentGroup") -> None:
     """Add the options that say how the plan's optimizer steps and how its learning rate changes."""
     numbers, usual = OPTIMIZER_NUMBERS, OptimizerSpec()
-    add_number(group, numbers, "--learning-rate", default=usual.learning_rate, metavar="RATE", text="(default: 3e-4)")
+    add_number(group, numbers, "--learning-rate", default=None, metavar="RATE", text=_RATE_HELP)
     add_number(group, numbers, "--warmup-steps", default=None, metavar="N", text=_WARMUP_HELP)
     group.add_argument(
         "--decay",
@@ -101,7 +108,7 @@ def add_optimizer_options(group: "argparse._ArgumentGroup") -> None:
     )
     add_number(group, numbers, "--decay-steps", default=None, metavar="N", text=_LAST_HELP)
     add_number(group, numbers, "--min-learning-rate-ratio", default=None, metavar="RATIO", text=_FLOOR_HELP)
-    add_number(group, numbers, "--weight-decay", default=None, metavar="SHARE", text="(default: 0.1)")
+    add_number(group, numbers, "--weight-decay", default=None, metavar="SHARE", text=_WEIGHT_DECAY_HELP)
     group.add_argument("--undecayed", action="append", metavar="PATTERN", help=_UNDECAYED_HELP)
     group.add_argument(
         "--group-rate", action="append", type=_pattern_and_rate, metavar="PATTERN=RATE", help=_GROUP_HELP
@@ -112,24 +119,42 @@ def add_optimizer_options(group: "argparse._ArgumentGroup") -> None:
     add_number(group, numbers, "--max-grad-norm", default=None, metavar="NORM", text="0 never clips (default: 1)")
 
 
-def given_optimizer(arguments: argparse.Namespace) -> OptimizerSpec:
+def _usual(arguments: argparse.Namespace, plan: Plan) -> OptimizerSpec:
+    """What is not given: that of the run that goes on, or what suits the weights that are trained.
+
+    Source: 2e-5 for weights that were trained before (Touvron et al. 2023, arXiv:2307.09288, section 3.1, with a weight
+    decay of 0.1), 2e-4 for adapters (Dettmers et al. 2023, arXiv:2305.14314, appendix B). Decay would pull
+    adapters, which hold all that is learned, towards none.
+    """
+    from shardwise.train.checkpoint.folder import find_checkpoint
+    from shardwise.train.checkpoint.origin import origin_of
+
+    if arguments.resume is not None:
+        with suppress(CheckpointError):  # said where the checkpoint is looked at, if this machine sees it
+            if (origin := origin_of(find_checkpoint(arguments.resume))) is not None:
+                return origin.job.optimizer
+    begun = OptimizerSpec(num_warmup_steps=usual_warmup_steps(arguments.steps))
+    if plan.recipe.adapter != "none":
+        return replace(begun, learning_rate=2e-4, weight_decay_fraction=0.0)
+    return replace(begun, learning_rate=2e-5) if arguments.weights is not None else begun
+
+
+def given_optimizer(arguments: argparse.Namespace, plan: Plan) -> OptimizerSpec:
     """The numbers and the schedule of the optimizer, as the options give them."""
-    usual = OptimizerSpec()
+    usual = _usual(arguments, plan)
 
     def given(value: float | None, otherwise: float) -> float:
         return otherwise if value is None else value
 
     decay: Decay = arguments.decay
     return OptimizerSpec(
-        learning_rate=arguments.learning_rate,
+        learning_rate=given(arguments.learning_rate, usual.learning_rate),
         weight_decay_fraction=given(arguments.weight_decay, usual.weight_decay_fraction),
         beta_1_fraction=given(arguments.beta1, usual.beta_1_fraction),
         beta_2_fraction=given(arguments.beta2, usual.beta_2_fraction),
         epsilon=given(arguments.eps, usual.epsilon),
         max_grad_norm=given(arguments.max_grad_norm, MAX_GRAD_NORM),
-        num_warmup_steps=usual_warmup_steps(arguments.steps)
-        if arguments.warmup_steps is None
-        else arguments.warmup_steps,
+        num_warmup_steps=usual.num_warmup_steps if arguments.warmup_steps is None else arguments.warmup_steps,
         decay=decay,
         num_decay_steps=arguments.decay_steps,
         min_learning_rate_ratio=given(arguments.min_learning_rate_ratio, usual.min_learning_rate_ratio),

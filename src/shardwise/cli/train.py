@@ -176,7 +176,7 @@ def _checked_job(
     from shardwise.launch.support import require_attention, require_documents, require_generation
     from shardwise.train.divisible import require_divisible
 
-    request = _request(arguments, folder=folder.resolve())
+    request = _request(plan, arguments, folder=folder.resolve())
     with _naming(arguments.source):
         job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
         require_attention(job)
@@ -219,7 +219,7 @@ def _lint(plan: "Plan", job: "Job | None", arguments: argparse.Namespace) -> "tu
     )
 
 
-def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
+def _request(plan: "Plan", arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
     from shardwise.launch.request import TrainRequest
     from shardwise.launch.surroundings import uses_gpus
     from shardwise.train.job import CheckpointSpec, WatchSpec
@@ -250,7 +250,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             export_folder=_absolute(arguments.export),
             is_merged=arguments.is_merged,
         ),
-        optimizer=given_optimizer(arguments),
+        optimizer=given_optimizer(arguments, plan),
         routing=given_routing(arguments),
         watch=WatchSpec(
             every_steps=arguments.profile_every or 0,

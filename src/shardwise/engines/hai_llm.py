@@ -10,8 +10,15 @@ from shardwise.engines import megatron
 from shardwise.engines.engine import Engine
 
 ENGINE = Engine(
-    profile=replace(megatron.PROFILE, block_calls=(0, 0), issues_experts_in_8_bits=False),
-    states=megatron.STATES,
+    profile=replace(
+        megatron.PROFILE,
+        block_calls=(0, 0),
+        issues_experts_in_8_bits=False,
+        keeps_activation_inputs_in_8_bits=True,
+    ),
+    # Section 3.3.3: of fp8 training, AdamW's moments are in bf16 and inputs of SwiGLU in fp8; masters and accumulated
+    # gradients stay in fp32.
+    states={**megatron.STATES, "fp8-mixed": replace(megatron.STATES["fp8-mixed"], moment_bytes=2)},
     axes=frozenset(("tp", "pp", "ep")),
     zero_stages=frozenset((0, 1)),
     schedules=frozenset(("zb-h1", "dualpipe")),

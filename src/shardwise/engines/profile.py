@@ -92,6 +92,8 @@ class EngineProfile:
     issues_experts_in_8_bits: bool = False
     """Whether 8-bit casts and products of experts are kernels of every expert, which the host issues one by one on
     several streams, instead of grouped ones."""
+    keeps_activation_inputs_in_8_bits: bool = False
+    """Whether runs in 8 bits keep what gated activations read in 8 bits where a recipe does not say."""
     row_kernels: RowKernels = "fused"
     """How copies of tokens are put in the order of experts and added up again: by kernels made for it, by
     gathers in both directions (our trainer), or by writing to an index (torchtitan ``models/moe/moe.py``; transformers

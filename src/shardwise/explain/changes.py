@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from shardwise.explain.edits import TRAINING, Edit, faster_edits, host_edits, smaller_edits
+from shardwise.explain.edits import HARDWARE, TRAINING, Edit, faster_edits, host_edits, smaller_edits
 from shardwise.explain.records import VerifiedChange
 from shardwise.explain.state_counts import is_counted_by_the_textbook
 from shardwise.layout import Layout
@@ -32,16 +32,19 @@ def smallest_changes(
 ) -> tuple[VerifiedChange, ...]:
     """Changes that make a plan fit safely, or that save most when no single one does; smallest first.
 
-    When one edit is not enough, the edits that save most for their effort are added up until the plan fits. What is
-    saved is memory of the GPU, or of the host when only the host lacks it.
+    When one edit is not enough, the edits that save most for their effort are added up until the plan fits; flags and
+    degrees are added up, too, before an edit that trains otherwise or buys GPUs. What is saved is memory of the GPU, or
+    of the host when only the host lacks it.
     """
     made = {} if made is None else made
     saving = [change for change in _tried(plan, prediction, made) if _relief_bytes(change, prediction) > 0]
     fitting = sorted((change for change in saving if change.fits), key=_by_effort)
     safe = [change for change in fitting if not change.is_borderline]
     if fitting:
-        return tuple((safe or fitting)[:limit])
-    combined = _combine(plan, prediction, made)
+        shown = safe or fitting
+        gentler = _combine(plan, prediction, made, below=TRAINING) if shown[0].effort >= TRAINING else ()
+        return tuple((*gentler, *shown)[:limit])
+    combined = _combine(plan, prediction, made, below=HARDWARE)
     helpful = sorted(saving, key=lambda change: -_relief_bytes(change, prediction))[: limit - len(combined)]
     return (*combined, *helpful)
 
@@ -116,29 +119,32 @@ def _by_effort(change: VerifiedChange) -> tuple[int, float, int, str]:
     return (change.effort, round(change.step_ratio, 4), change.device_used_bytes, change.edit)
 
 
-def _combine(plan: Plan, prediction: Prediction, made: Predictions) -> tuple[VerifiedChange, ...]:
-    """One change made of several edits, greedily: the edit that saves most of the smallest sufficient effort."""
+def _combine(plan: Plan, prediction: Prediction, made: Predictions, *, below: int) -> tuple[VerifiedChange, ...]:
+    """One change made of several edits of less effort, added up greedily until the plan fits safely.
+
+    Each is the one of the smallest effort that is enough, or else the one that saves most.
+    """
+    added: list[VerifiedChange] = []
     changes: Changes = ()
-    costs: list[str] = []
-    effort, current, now = 0, plan, prediction
-    for _ in range(MAX_COMBINED):
+    current, now, is_safe = plan, prediction, False
+    while len(added) < MAX_COMBINED and not is_safe:
         saving = [
             change
             for change in _tried(current, now, made)
-            if _relief_bytes(change, now) > 0 and change.effort <= TRAINING and not _is_lora(change)
+            if _relief_bytes(change, now) > 0 and change.effort < below and not _is_lora(change)
         ]
         if not saving:
-            return ()
-        fitting = sorted((change for change in saving if change.fits), key=_by_effort)
-        best = fitting[0] if fitting else _most_relief(saving, now)
-        changes = merge(changes, best.changes)
-        costs.append(best.cost)
-        effort, current = max(effort, best.effort), best.plan
+            break
+        safe = sorted((change for change in saving if change.fits and not change.is_borderline), key=_by_effort)
+        added.append(safe[0] if safe else _most_relief(saving, now))
+        changes = merge(changes, added[-1].changes)
+        current, is_safe = added[-1].plan, bool(safe)
         now = made[current.layout, current.recipe]
-        if best.fits:
-            edit = Edit(changes=changes, cost="; ".join(costs), effort=effort, plan=best.plan)
-            return (_beside(edit, now, prediction),)
-    return ()
+    if not added or not now.fits:
+        return ()
+    costs = "; ".join(dict.fromkeys(change.cost for change in added))
+    edit = Edit(changes=changes, cost=costs, effort=max(change.effort for change in added), plan=current)
+    return (_beside(edit, now, prediction),)
 
 
 def _most_relief(saving: Iterable[VerifiedChange], prediction: Prediction) -> VerifiedChange:

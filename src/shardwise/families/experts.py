@@ -61,6 +61,8 @@ def expert_part(config: ModelConfig, style: ExpertStyle) -> FeedForward:
             code="model-field-range",
             fix=f"set {config.path}num_experts_per_tok to at most {num_experts}",
         )
+    groups = config.count_or("n_group", 1)
+    kept = min(groups, config.count_or("topk_group", groups))
     router, prefix = f"{style.prefix}.{style.router}", f"{style.prefix}.experts"
     weights = router_weights(router, num_experts, hidden_size, bias=style.router_bias)
     weights += expert_weights(prefix, num_experts, hidden_size, width, is_gated=style.is_gated, bias=style.expert_bias)
@@ -70,6 +72,8 @@ def expert_part(config: ModelConfig, style: ExpertStyle) -> FeedForward:
     spec = MoeSpec(
         num_experts=num_experts,
         num_experts_per_tok=top_k,
+        num_groups=groups,
+        num_groups_per_tok=kept,
         moe_intermediate_size=width,
         shared_intermediate_size=shared_width,
         hidden_act=config.text("hidden_act"),

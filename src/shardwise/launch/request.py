@@ -14,7 +14,7 @@ from shardwise.rules import find_errors
 from shardwise.rules.changes import describe_changes
 from shardwise.step.layer_placement import num_chunks, pipeline_stages
 from shardwise.step.native_engine import exchanges_gradients, is_native_engine, spreads_vocabulary
-from shardwise.train.data import prepare_samples
+from shardwise.train.data import open_samples, prepare_samples
 from shardwise.train.data.validation import open_validation, validation_data
 from shardwise.train.job import (
     CheckpointSpec,
@@ -123,6 +123,13 @@ def prepare_data(job: Job) -> tuple[str, ...]:
     """
     seq_len, vocab_size = job.recipe.seq_len, job.vocab_size
     said = prepare_samples(job.data, seq_len=seq_len, vocab_size=vocab_size)
+    if not job.data.is_synthetic:
+        num_samples = open_samples(job.data, seq_len=seq_len, vocab_size=vocab_size).num_samples
+        num_epochs = job.num_steps * job.global_batch_size / num_samples
+        said += (
+            f"an epoch is {num_samples:,} sequences of {seq_len:,} tokens: {job.num_steps:,} steps of "
+            f"{job.global_batch_size:,} read {num_epochs:,.2f} epochs",
+        )
     if job.validation.every_steps:
         if job.validation.source is not None:
             said += prepare_samples(validation_data(job), seq_len=seq_len, vocab_size=vocab_size)

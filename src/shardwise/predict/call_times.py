@@ -7,10 +7,10 @@ from shardwise.predict.block_tasks import TimedCall
 from shardwise.predict.communication import TunedCall, collective_call, collective_time_s
 from shardwise.predict.concurrency import slowdown_ratio
 from shardwise.predict.group_placement import GroupPlacement, place_group
-from shardwise.step.inventory import Collective
+from shardwise.step.inventory import Collective, ExpertChoice
 from shardwise.units import Seconds
 
-CallSizes = tuple[str, str, int, int, int, int]
+CallSizes = tuple[str, str, int, int, int, ExpertChoice | None]
 
 
 class CallTimes:
@@ -28,7 +28,7 @@ class CallTimes:
 
     def seconds(self, call: Collective) -> Seconds:
         """Seconds of one call when nothing else uses the links."""
-        key = (call.kind, call.axis, call.num_bytes, call.group_size, call.stride, call.copies_per_token)
+        key = (call.kind, call.axis, call.num_bytes, call.group_size, call.stride, call.sent_once)
         found = self._seconds.get(key)
         if found is None:
             found = self._seconds[key] = collective_time_s(call, placement=self._placement(call))

@@ -17,7 +17,7 @@ from shardwise.predict.collective_correction import Correction, SweepBook, at, c
 from shardwise.predict.group_placement import GroupPlacement
 from shardwise.predict.nccl_protocols import ProtocolName
 from shardwise.predict.nccl_tuner import Algorithm, Candidate, candidates
-from shardwise.step.inventory import Collective, CollectiveKind
+from shardwise.step.inventory import Collective, CollectiveKind, ExpertChoice
 from shardwise.units import Seconds
 
 Basis = Literal["measured", "scaled", "modelled"]
@@ -83,18 +83,20 @@ class CollectiveCurve:
 
 
 @lru_cache(maxsize=4096)
-def collective_curve(kind: CollectiveKind, placement: GroupPlacement, copies_per_token: int = 1) -> CollectiveCurve:
+def collective_curve(
+    kind: CollectiveKind, placement: GroupPlacement, sent_once: ExpertChoice | None = None
+) -> CollectiveCurve:
     """Times of one kind of collective of a group of at least two ranks, by the shipped sweeps."""
-    return curve_by(kind, placement, copies_per_token=copies_per_token, book=shipped_book())
+    return curve_by(kind, placement, sent_once=sent_once, book=shipped_book())
 
 
 def curve_by(
-    kind: CollectiveKind, placement: GroupPlacement, *, book: SweepBook, copies_per_token: int = 1
+    kind: CollectiveKind, placement: GroupPlacement, *, book: SweepBook, sent_once: ExpertChoice | None = None
 ) -> CollectiveCurve:
     """Times of one kind of collective of a group, by the sweeps of a book, which may be empty."""
-    sends_once = copies_per_token > 1 and placement.num_hosts > 1
+    sends_once = sent_once is not None and placement.num_hosts > 1
     return CollectiveCurve(
-        candidates=candidates(kind, placement, copies_per_token),
+        candidates=candidates(kind, placement, sent_once),
         correction=None
         if sends_once
         else calibrated_correction(kind, placement) or correction(kind, placement, book=book),
@@ -109,10 +111,10 @@ def collective_time_s(collective: Collective, *, placement: GroupPlacement) -> S
     if placement.size <= 1:
         return 0.0
     learned_ratio = communication_ratio(collective.axis, placement.calibration)
-    curve = collective_curve(collective.kind, placement, collective.copies_per_token)
+    curve = collective_curve(collective.kind, placement, collective.sent_once)
     return learned_ratio * (curve.time_s(collective.num_bytes) + arrival_wait_s(placement))
 
 
 def collective_call(collective: Collective, *, placement: GroupPlacement) -> TunedCall:
     """The algorithm and protocol that NCCL chooses for one call of two ranks or more, and the limit of its time."""
-    return collective_curve(collective.kind, placement, collective.copies_per_token).call(collective.num_bytes)
+    return collective_curve(collective.kind, placement, collective.sent_once).call(collective.num_bytes)

@@ -15,7 +15,7 @@ from typing import Literal
 from shardwise.formulas.collective_volume import all_gather_factor, once_per_node_ratio
 from shardwise.predict.group_placement import FORWARDED_FRACTION, MESSAGE_GROUP_FRACTION, GroupPlacement
 from shardwise.predict.nccl_protocols import LL, LL128, PROTOCOLS, SIMPLE, Protocol, ProtocolName, arch_limits
-from shardwise.step.inventory import CollectiveKind
+from shardwise.step.inventory import CollectiveKind, ExpertChoice
 from shardwise.units import MICROSECOND, BytesPerSecond, Seconds
 
 Algorithm = Literal["ring", "tree", "nvls", "nvls_tree", "pat", "p2p"]
@@ -76,16 +76,18 @@ def _tree_efficiency(corrections: tuple[float, ...], num_bytes: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def candidates(kind: CollectiveKind, placement: GroupPlacement, copies_per_token: int = 1) -> tuple[Candidate, ...]:
+def candidates(
+    kind: CollectiveKind, placement: GroupPlacement, sent_once: ExpertChoice | None = None
+) -> tuple[Candidate, ...]:
     """Algorithms and protocols that NCCL may choose from for one kind of collective of one group.
 
     All-gather and reduce-scatter, which come last, are one pass of a ring, or PAT with one rank on every host.
-    ``copies_per_token`` is above 1 for an exchange that sends a token once to every host and copies it there.
+    ``sent_once`` is what a token chooses, for an exchange that sends it once to every host and copies it there.
     """
     if kind == "all_reduce":
         return (*_rings(placement, passes=2), *_trees(placement), *_in_switch(placement))
     if kind == "all_to_all":
-        return (_exchange(placement, copies_per_token),)
+        return (_exchange(placement, sent_once),)
     if kind == "send_recv":
         return (_message(placement),)
     if kind == "broadcast":
@@ -94,10 +96,10 @@ def candidates(kind: CollectiveKind, placement: GroupPlacement, copies_per_token
 
 
 def best_candidate(
-    kind: CollectiveKind, placement: GroupPlacement, num_bytes: float, copies_per_token: int = 1
+    kind: CollectiveKind, placement: GroupPlacement, num_bytes: float, sent_once: ExpertChoice | None = None
 ) -> Candidate:
     """The algorithm and protocol that NCCL expects to be fastest for this message."""
-    return min(candidates(kind, placement, copies_per_token), key=lambda candidate: candidate.time_s(num_bytes))
+    return min(candidates(kind, placement, sent_once), key=lambda candidate: candidate.time_s(num_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,36 +294,46 @@ def _broadcasts(placement: GroupPlacement) -> Iterator[Candidate]:
         )
 
 
-def _exchange(placement: GroupPlacement, copies_per_token: int) -> Candidate:
+def _exchange(placement: GroupPlacement, sent_once: ExpertChoice | None) -> Candidate:
     """Every rank sends an equal part to every other; what leaves the host uses the rank's own share of the NICs.
 
     With copies of tokens sent once per host, the copies are made there, one for each rank with experts of the token:
     less crosses the network, and all of what arrives passes the links inside.
     """
     part = 1 / placement.size
-    is_once = copies_per_token > 1 and placement.num_hosts > 1
+    choice = sent_once if placement.num_hosts > 1 else None
     levels = []
     if placement.exchange_bandwidth_bytes_per_s:
         share, rate = part * (placement.ranks_per_domain - 1), placement.exchange_bandwidth_bytes_per_s
-        if is_once:
-            share = once_per_node_ratio(num_nodes=placement.size, num_experts_per_tok=copies_per_token)
+        if choice is not None:
+            share = _once_ratio(choice, placement.size)
             rate = min(rate, placement.inner_line_bytes_per_s * FORWARDED_FRACTION)
         levels.append(_Level(placement.link or "PCIe", share / rate))
     if placement.host_bandwidth_bytes_per_s:
         share = part * (placement.ranks_per_host - placement.ranks_per_domain)
         levels.append(_Level("PCIe", share / placement.host_bandwidth_bytes_per_s))
-    rounds = 1 if is_once else ceil((placement.size - 1) / PEERS_AT_ONCE)
+    rounds = 1 if choice is not None else ceil((placement.size - 1) / PEERS_AT_ONCE)
     latency_us = SIMPLE.ring_base_us + (rounds - 1) * SIMPLE.ring_scale_up_us
     if placement.num_hosts > 1:
         latency_us += (rounds - 1) * (SIMPLE.ring_network_us + _extra_us(SIMPLE, placement) - SIMPLE.ring_scale_up_us)
         share = part * (placement.size - placement.ranks_per_host)
         rate = placement.network_exchange_bytes_per_s
-        if is_once:
-            share *= once_per_node_ratio(num_nodes=placement.num_hosts, num_experts_per_tok=copies_per_token)
+        if choice is not None:
+            share *= _once_ratio(choice, placement.num_hosts)
             rate = min(rate, placement.network_line_bytes_per_s * MESSAGE_GROUP_FRACTION)
         levels.append(_Level("network", share / rate))
         latency_us += SIMPLE.ring_network_us + _extra_us(SIMPLE, placement)
     return _peer_to_peer(latency_us, levels)
+
+
+def _once_ratio(choice: ExpertChoice, num_nodes: int) -> float:
+    """Copies of a token that go to so many nodes, or ranks, each at most once, over the experts that it chooses."""
+    return once_per_node_ratio(
+        num_nodes=num_nodes,
+        num_experts_per_tok=choice.num_experts_per_tok,
+        num_groups=choice.num_groups,
+        num_groups_per_tok=choice.num_groups_per_tok,
+    )
 
 
 def _message(placement: GroupPlacement) -> Candidate:

@@ -343,22 +343,17 @@ def _hidden_by_launches(times: Iterable[CollectiveTime], host: Launched) -> Iter
 def _under_other_blocks(calls: Sequence[TimedCall], *, compute: PhaseTimes) -> Iterable[CollectiveTime]:
     """Every collective in full, but for exchanges that run under the blocks of another micro-batch.
 
-    What of those exceeds the computation of their phase is exposed, and what is hidden slows both sides. Sends of a
-    pipeline are simulated with their schedule.
+    A chunk goes forward while another goes backward, so that exchanges of both find room under the computation of both
+    (arXiv:2412.19437, section 3.2.1, figure 4). What exceeds it is exposed, and what is hidden slows both sides. Sends
+    of a pipeline are simulated with their schedule.
     """
-    hidden_s: dict[OperationPhase, Seconds] = {}
-    ratios: dict[OperationPhase, float] = {}
-    for timed in calls:
-        if is_under_other_blocks(timed.collective):
-            phase = timed.collective.phase
-            hidden_s[phase] = hidden_s.get(phase, 0.0) + timed.total_s
-            ratios[phase] = max(ratios.get(phase, 1.0), timed.slowdown_ratio)
-    shares: dict[OperationPhase, float] = {}
-    for phase, total_s in hidden_s.items():
-        window_s = compute.forward_s if phase == "forward" else compute.backward_s + compute.recompute_s
-        added_s = overlapped_s(work_s=window_s, hidden_s=total_s, ratio=ratios[phase]) - window_s
-        shares[phase] = added_s / total_s if total_s else 0.0
+    beside = [timed for timed in calls if is_under_other_blocks(timed.collective)]
+    hidden_s = sum(timed.total_s for timed in beside)
+    ratio = max((timed.slowdown_ratio for timed in beside), default=1.0)
+    window_s = compute.forward_s + compute.backward_s + compute.recompute_s
+    added_s = overlapped_s(work_s=window_s, hidden_s=hidden_s, ratio=ratio) - window_s
+    exposed_fraction = added_s / hidden_s if hidden_s else 0.0
     for timed in calls:
         call = timed.collective
-        share = shares[call.phase] if is_under_other_blocks(call) else float(not call.is_overlappable)
+        share = exposed_fraction if is_under_other_blocks(call) else float(not call.is_overlappable)
         yield CollectiveTime(collective=call, total_s=timed.total_s, exposed_s=share * timed.total_s)

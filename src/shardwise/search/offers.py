@@ -220,10 +220,13 @@ def _searched(question: Plan, now: RankedPlan, changes: Changes, limits: SearchB
 
 
 def better_shared_batch(plan: Plan) -> int | None:
-    """The nearest batch that more GPUs can share, where the plan's own is shared by fewer than tensor parallelism
-    leaves to data parallelism; ``None`` otherwise."""
+    """The nearest batch that more GPUs can share, where the plan's own is what keeps data-parallel ranks few.
+
+    It is not where tensor parallelism leaves no more of them, or where the plan has fewer than the batch allows.
+    """
     num_gpus = plan.cluster.num_gpus
-    if gcd(plan.global_batch_size, num_gpus) >= plan.layout.world_size // plan.layout.tp:
+    sharing = gcd(plan.global_batch_size, num_gpus)
+    if sharing >= plan.layout.world_size // plan.layout.tp or sharing > plan.layout.data_parallel_size:
         return None
     return _nearest_shared(plan.global_batch_size, num_gpus)
 

@@ -53,6 +53,11 @@ def _is_uneven(plan: Plan) -> bool:
     return len(set(plan.layout.stage_layers or ())) > 1
 
 
+def _is_uneven_by_more_than_one(plan: Plan) -> bool:
+    layers = plan.layout.stage_layers or (0,)
+    return max(layers) - min(layers) > 1
+
+
 def _cuts_short_sequences(plan: Plan) -> bool:
     return (plan.layout.cp > 1) & (plan.recipe.seq_len < SHORT_SEQUENCE_TOKENS)
 
@@ -139,6 +144,20 @@ PRICES: tuple[Price, ...] = (
         is_due=lambda plan: _shares_fast_links(plan) & (plan.layout.pp > 1),
     ),
     Price(
+        name="more than four pipeline stages",
+        gain_fraction=0.02,
+        reason="Every stage waits for its neighbours, whose arrival nobody predicts; published layouts take the fewest "
+        "stages that hold the model.",
+        is_due=lambda plan: plan.layout.pp > 4,
+    ),
+    Price(
+        name="more than sixteen pipeline stages",
+        gain_fraction=0.06,
+        reason="Llama 3 (16,384 GPUs) and DeepSeek-V3 (2,048) trained with sixteen, and so did the deepest of NVIDIA's "
+        "353 published runs of 2025 and 2026.",
+        is_due=lambda plan: plan.layout.pp > 16,
+    ),
+    Price(
         name="a pipeline under adapters",
         gain_fraction=0.05,
         reason="Usual trainers of adapters (TRL, axolotl, torchtune) have none: few people ever ran the two together. "
@@ -168,6 +187,13 @@ PRICES: tuple[Price, ...] = (
         gain_fraction=0.03,
         reason="The count is tuned to one prediction of the memory, and changes with every length and batch.",
         is_due=_recomputes_part,
+    ),
+    Price(
+        name="stages that differ by more than one layer",
+        gain_fraction=0.03,
+        reason="Published splits take a layer off the first and the last stage; engines have a flag for that and none "
+        "for more.",
+        is_due=_is_uneven_by_more_than_one,
     ),
     Price(
         name="context parallelism",

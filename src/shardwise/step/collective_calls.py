@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
+from shardwise.step.inventory import Axis, Collective, CollectiveKind, ExpertChoice, OperationPhase
 from shardwise.units import Bytes
 
 
@@ -27,7 +27,7 @@ class Call:
     group: Group
     num_bytes: Bytes
     phase: OperationPhase
-    copies_per_token: int = 1
+    sent_once: ExpertChoice | None = None
 
     def hidden(self, *, units: int, rounds: int) -> Iterator[Collective]:
         """``units`` calls in each of ``rounds`` micro-batches, which computation can hide."""
@@ -56,7 +56,7 @@ class Call:
             is_overlappable=is_overlappable,
             stride=self.group.stride,
             rounds=rounds,
-            copies_per_token=self.copies_per_token,
+            sent_once=self.sent_once,
         )
 
 

@@ -10,7 +10,7 @@ from shardwise.recipe import Recipe, RecomputeModule
 from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.step.collective_calls import Call, Group, Groups, as_issued
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
-from shardwise.step.expert_exchange import expert_exchange
+from shardwise.step.expert_exchange import expert_choice, expert_exchange
 from shardwise.step.expert_routing import imbalance_ratio
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
@@ -254,13 +254,12 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     if not isinstance(layer.feed_forward, MoeSpec) or context.plan.layout.ep == 1:
         return
     block = context.block_context
-    per_token = layer.feed_forward.num_experts_per_tok
-    copies = block.tokens * per_token // context.plan.layout.tp
+    choice = expert_choice(layer.feed_forward)
+    copies = block.tokens * choice.num_experts_per_tok // context.plan.layout.tp
     even = copies * _expert_width(layer, block.hidden_size) * block.element_bytes
     payload = ceil(even * imbalance_ratio(context.plan))
     group = Groups(layout=context.plan.layout).experts
     tells_counts = expert_exchange(context.plan) == "alltoall"
-    sent_copies = 1 if tells_counts else per_token
     is_hidden = SCHEDULE_KINDS[context.plan.layout.schedule].overlaps_passes
     for phase in ("forward", "backward"):
         for name in ("expert dispatch", "expert combine"):
@@ -270,7 +269,7 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
                 group=group,
                 num_bytes=payload,
                 phase=phase,
-                copies_per_token=sent_copies,
+                sent_once=None if tells_counts else choice,
             )
             yield call, 1, is_hidden
     if tells_counts:

@@ -3,13 +3,24 @@
 from shardwise.engines.profile import RowKernels
 from shardwise.engines.table import engine_profile
 from shardwise.layout import ExpertExchange
+from shardwise.model import MoeSpec
 from shardwise.plan import Plan
+from shardwise.step.inventory import ExpertChoice
 from shardwise.step.native_engine import has_own_decoder, is_native_engine
 
 
 def expert_exchange(plan: Plan) -> ExpertExchange:
     """The exchange that the layout names; where it names none, the one that the engine uses."""
     return plan.layout.expert_exchange or engine_profile(plan.engine).expert_exchange
+
+
+def expert_choice(block: MoeSpec) -> ExpertChoice:
+    """How many experts a token chooses, and from how many groups."""
+    return ExpertChoice(
+        num_experts_per_tok=block.num_experts_per_tok,
+        num_groups=block.num_groups,
+        num_groups_per_tok=block.num_groups_per_tok,
+    )
 
 
 def has_plain_dispatcher(plan: Plan) -> bool:

@@ -81,6 +81,15 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertChoice:
+    """How many experts a token chooses, and from how many of the groups of experts."""
+
+    num_experts_per_tok: int
+    num_groups: int = 1
+    num_groups_per_tok: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """One kind of collective call on one rank, executed ``count`` times in a step."""
 
@@ -98,8 +107,8 @@ class Collective:
     """Ranks from one member of the group to the next."""
     rounds: int = 1
     """Micro-batches of the step in which it is issued; ``count`` is over all of them."""
-    copies_per_token: int = 1
-    """Copies of one token in the payload of an exchange that sends a token once to every host; 1 for any other."""
+    sent_once: ExpertChoice | None = None
+    """What one token chooses, of an exchange that sends it once to every host; none of any other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -269,7 +269,7 @@ class StageContext:
             remakes_elementwise=self._is_own_compiled,
             fuses_norms=self.profile.has_transformer_engine,
             has_fp8_inputs=self.profile.has_transformer_engine and self._multiplies_in_fp8,
-            has_fp8_activation_inputs=recipe.activation_func_fp8_input_store is True,
+            has_fp8_activation_inputs=self._keeps_activation_inputs_in_8_bits,
             keeps_expert_outputs=self.profile.keeps_expert_outputs
             & (negated(self.is_native_engine & has_own_decoder(model)) | (layout.ep > 1)),
             adapter=self._adapter,
@@ -277,6 +277,13 @@ class StageContext:
                 policy=self.profile.selective_policy, modules=recipe.recompute_modules, is_compiled=recipe.compile
             ),
         )
+
+    @property
+    def _keeps_activation_inputs_in_8_bits(self) -> bool:
+        asked = self.plan.recipe.activation_func_fp8_input_store
+        if asked is not None:
+            return asked
+        return self.profile.keeps_activation_inputs_in_8_bits and self._multiplies_in_fp8
 
     @cached_property
     def backward_context(self) -> BackwardContext:

@@ -1,6 +1,7 @@
 """What a run begins with, as a record and in words: said at its start and its end, and kept in its measurement.
 
-Weights that were drawn at random and tokens that were made up give losses that look like any other.
+Weights that were drawn at random and tokens that were made up give losses that look like any other; the numbers of the
+optimizer are said whether they were given or not.
 """
 
 from shardwise.train.job import Job
@@ -24,7 +25,7 @@ def beginning(job: Job) -> dict[str, object]:
 
 
 def words_of(job: Job) -> dict[str, str]:
-    """What stands in a summary behind ``weights``, behind ``adapters`` that are not new, and behind ``tokens``."""
+    """What a summary says of ``weights``, of ``adapters`` that are not new, of ``tokens`` and of the ``optimizer``."""
     weights_path, adapters_path = _paths(job)
     weights = f"random, drawn from seed {job.seed} (no --weights)"
     if weights_path is not None:
@@ -36,6 +37,7 @@ def words_of(job: Job) -> dict[str, str]:
         "weights": weights,
         **({"adapters": f"go on from {adapters_path}"} if adapters_path else {}),
         "tokens": made_up if job.data.is_synthetic else _tokens(job),
+        "optimizer": _optimizer(job),
     }
 
 
@@ -53,6 +55,16 @@ def said_at_the_start(job: Job) -> str:
 def _tokens(job: Job) -> str:
     by = job.data.tokenizer
     return job.data.source_text if by is None else f"{job.data.source_text}, by the tokenizer in {by}"
+
+
+def _optimizer(job: Job) -> str:
+    """Numbers that decide what is learned, given or not."""
+    spec = job.optimizer
+    floor = "" if spec.decay == "constant" else f" to {spec.min_learning_rate_ratio:g} of it"
+    return (
+        f"{job.recipe.optimizer}, learning rate {spec.learning_rate:g} ({spec.decay}{floor}) after"
+        f" {spec.num_warmup_steps:,} steps of warm-up, weight decay {spec.weight_decay_fraction:g}"
+    )
 
 
 def _paths(job: Job) -> tuple[str | None, str | None]:

@@ -182,6 +182,13 @@ def test_a_shape_of_public_data_sets_is_refused_with_the_option_that_reads_it(tm
     assert learned(chat_folder(tmp_path / "model", UNMARKED), example)[0] == whole
 
 
+def test_rows_of_other_shapes_may_stand_beside_those_that_an_option_names(tmp_path):
+    rows = [{"question": "q", "answer": "a"}, {"messages": TURNS[:2]}, {"prompt": "p", "completion": "c"}]
+    path = write_rows(tmp_path / "a.jsonl", *rows)
+    found = read_examples(path, field="question,answer")
+    assert [type(example) for example in found] == [Chat, Chat, Completion]
+
+
 def test_a_run_says_what_it_does_not_read_and_what_is_learned_otherwise(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder, data = chat_folder(tmp_path / "model", UNMARKED.replace("<end>", "")), tmp_path / "data"

@@ -61,8 +61,8 @@ Example: TypeAlias = Text | Completion | Chat
 def example_of(row: Row, *, field: str) -> Example:
     """The text, completion or chat that a row of a data set holds under ``field``.
 
-    Several names with commas are what the user asks, then what the assistant answers. Where nobody named a field, also
-    what it holds under ``messages``, or ``prompt`` and ``completion``.
+    Several names with commas are what the user asks, then what the assistant answers. A row that has none of
+    the names, or of which nobody named one, may hold ``messages``, or ``prompt`` and ``completion``.
 
     Raises:
         DataError: it holds nothing of the kind; file and line are named.
@@ -72,11 +72,12 @@ def example_of(row: Row, *, field: str) -> Example:
         return Text(place=row.place, text=value)
     if _is_conversation(value):
         return _chat(row, field, _turns(row, field))
-    if "," in field and field not in row.fields:
+    if "," in field and {*field.split(",")} & {*row.fields}:
         return _question(row, field.split(","))
-    if field == TEXT_FIELD and row.fields.get("messages") is not None:
+    is_absent = field == TEXT_FIELD or not {field, *field.split(",")} & {*row.fields}
+    if is_absent and row.fields.get("messages") is not None:
         return _chat(row, "messages", _turns(row, "messages"))
-    if field == TEXT_FIELD and any(row.fields.get(name) is not None for name in ("prompt", "completion")):
+    if is_absent and any(row.fields.get(name) is not None for name in ("prompt", "completion")):
         return _completion(row)
     raise _no_text(row, field)
 
