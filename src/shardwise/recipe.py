@@ -1,6 +1,6 @@
 """What is trained: sequence length, batch, precision, optimizer, recomputation and offload."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from shardwise.attention_kernels import ATTENTION_KERNELS, AttentionKernel
@@ -298,10 +298,6 @@ class Recipe:
     def writes_scores(self) -> bool:
         """Whether the scores of attention are written out: eager attention, or SDPA's math kernel."""
         return self.attention == "eager" or self.attention_kernel == "math"
-
-    def with_fused_attention(self) -> "Recipe":
-        """The recipe with the engine's fused kernel in place of written-out scores."""
-        return replace(self, attention="flash", attention_kernel=None)
 
     @property
     def document_len(self) -> int:
