@@ -32,6 +32,10 @@ MAX_TOKENS = 1e18
 DEFAULT_SEQ_LEN = 8192
 """Tokens per sequence where MODEL and CLUSTER are given without ``--seq-len``."""
 
+ADAPTER_SEQ_LEN = 2048
+"""Tokens per sequence where adapters are trained and nobody says how long; their recipes cut examples off there
+(LLaMA-Factory, examples/train_qlora/llama3_lora_sft_otfq.yaml at 24073f5, 2025)."""
+
 NEEDS_ADAPTER = Needs(name="adapter", value="lora", words="without --adapter")
 NEEDS_RECOMPUTE = Needs(name="recompute", value="full", words="where nothing is recomputed")
 
@@ -44,7 +48,7 @@ class Recipe:
         metadata={
             ABOUT: Field(
                 "tokens per sequence",
-                left_out=f"{DEFAULT_SEQ_LEN}, or a table of positions' fewer",
+                left_out=f"{DEFAULT_SEQ_LEN}, {ADAPTER_SEQ_LEN} for adapters, or a table of positions' fewer",
                 highest=MAX_SEQ_LEN,
                 example="4096",
                 synonyms=(
