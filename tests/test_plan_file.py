@@ -246,6 +246,15 @@ def test_the_fallback_of_the_sequence_length_is_for_plans_that_give_none():
     assert caught.value.code == "plan-missing-key"
 
 
+def test_adapters_are_trained_on_shorter_sequences_where_nobody_says_how_long():
+    """8,192 tokens a sequence were assumed for QLoRA on a gaming card; recipes for adapters cut off at 2,048."""
+    tuned = {"model": "qwen3-8b", "cluster": "1xrtx-4090", "recipe": {"adapter": "qlora"}}
+    plan = read_plan(tuned, fallback_seq_len=8192)
+    assert plan.recipe.seq_len == 2048
+    assert plan.assumptions[0] == "seq_len=2048: recipes for adapters cut examples off there"
+    assert read_plan({**tuned, "model": "gpt2"}, fallback_seq_len=8192).recipe.seq_len == 1024
+
+
 def test_overrides_win_before_anything_left_open_is_filled():
     plan = read_plan(YAML_EXAMPLE, overrides={"layout": {"tp": 4}, "recipe": {"micro_batch_size": 2}})
     assert (plan.layout.tp, plan.layout.dp_shard) == (4, 4)

@@ -328,6 +328,8 @@ class RunningCost:
     usd_per_hour: Dollars
     """All GPUs of the plan together."""
     usd_per_million_tokens: Dollars
+    price_source: str = ""
+    """Whose price it is: a median over clouds, a provider's, or the user's own."""
 
     @property
     def usd_per_billion_tokens(self) -> Dollars:

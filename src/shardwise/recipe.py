@@ -1,6 +1,6 @@
 """What is trained: sequence length, batch, precision, optimizer, recomputation and offload."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from shardwise.attention_kernels import ATTENTION_KERNELS, AttentionKernel
@@ -32,6 +32,10 @@ MAX_TOKENS = 1e18
 DEFAULT_SEQ_LEN = 8192
 """Tokens per sequence where MODEL and CLUSTER are given without ``--seq-len``."""
 
+ADAPTER_SEQ_LEN = 2048
+"""Tokens per sequence where adapters are trained and nobody says how long; their recipes cut examples off there
+(LLaMA-Factory, examples/train_qlora/llama3_lora_sft_otfq.yaml at 24073f5, 2025)."""
+
 NEEDS_ADAPTER = Needs(name="adapter", value="lora", words="without --adapter")
 NEEDS_RECOMPUTE = Needs(name="recompute", value="full", words="where nothing is recomputed")
 
@@ -44,7 +48,7 @@ class Recipe:
         metadata={
             ABOUT: Field(
                 "tokens per sequence",
-                left_out=f"{DEFAULT_SEQ_LEN}, or a table of positions' fewer",
+                left_out=f"{DEFAULT_SEQ_LEN}, {ADAPTER_SEQ_LEN} for adapters, or a table of positions' fewer",
                 highest=MAX_SEQ_LEN,
                 example="4096",
                 synonyms=(
@@ -294,10 +298,6 @@ class Recipe:
     def writes_scores(self) -> bool:
         """Whether the scores of attention are written out: eager attention, or SDPA's math kernel."""
         return self.attention == "eager" or self.attention_kernel == "math"
-
-    def with_fused_attention(self) -> "Recipe":
-        """The recipe with the engine's fused kernel in place of written-out scores."""
-        return replace(self, attention="flash", attention_kernel=None)
 
     @property
     def document_len(self) -> int:

@@ -3,7 +3,7 @@
 import pytest
 
 from catalog.tables import rows
-from shardwise.catalog import load_gpu, load_gpus, load_networks, load_node, load_nodes, load_prices
+from shardwise.catalog import load_gpu, load_gpus, load_networks, load_node, load_nodes, load_prices, read_cluster
 from shardwise.catalog.hardware.networks import network_between_nodes
 from shardwise.catalog.hardware.prices import prices_of
 from shardwise.errors import ClusterError
@@ -108,6 +108,13 @@ def test_a_link_inside_the_node_is_no_fabric(link):
     with pytest.raises(ClusterError, match="is not a fabric between nodes") as caught:
         network_between_nodes(link, gpus_per_node=8)
     assert caught.value.code == "cluster-network"
+
+
+def test_a_gpu_that_is_named_alone_has_no_provider():
+    """Eight L40S cost AWS's price, as their usual server is AWS's, beside H100 at the specialists' median."""
+    alone, rented = read_cluster("8xl40s"), read_cluster("1xaws-g6e.48xlarge")
+    assert (alone.price.kind, alone.price.usd_per_gpu_hour) == ("specialist_median", 1.5372)
+    assert (rented.price.kind, rented.price.provider) == ("on_demand", "AWS")
 
 
 def test_the_default_price_is_the_specialist_median_with_its_date():

@@ -1,11 +1,16 @@
 """Sizes out of real threads, inverted to the tensor they were."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise.explain.allocation import cuda_request_bytes, match_plan, match_shapes
 from shardwise.explain.oom_text import parse_size
+from shardwise.explain.plan_tensors import plan_tensors
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
+from shardwise.step.layer_placement import pipeline_stages
+from shardwise.step.stage_inventory import stage_inventory
 from shardwise.units import KIB, MIB
 
 
@@ -83,8 +88,40 @@ def test_small_requests_are_not_guessed_at():
 
 def test_deepspeed_buckets_are_known_by_their_size(make_plan):
     """5e8 fp16 elements are 953.67 MiB, asked for as 954."""
-    from dataclasses import replace
-
     plan = replace(make_plan(recipe=Recipe(seq_len=2048)), engine="deepspeed")
     names = [match.name for match in match_plan(parse_size("954.00 MiB"), plan=plan)]
-    assert "reduce or all-gather bucket, bf16" in names
+    assert "bucket of gradients" in names
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout", "num_bytes", "fix"),
+    [
+        ("accelerate", Layout(dp_replicate=8, zero_stage=0), None, "lower bucket_cap_mb, or set"),
+        ("deepspeed", Layout(dp_shard=8, zero_stage=2), 500_000_000 * 2, "lower reduce_bucket_size and allgather"),
+    ],
+)
+def test_a_bucket_is_the_engines_own_with_its_own_option(make_plan, engine, layout, num_bytes, fix):
+    """torch fills a bucket of 25 MiB with whole gradients; DeepSpeed's is 500,000,000 elements of two bytes."""
+    tensors = plan_tensors(replace(make_plan(layout=layout, recipe=Recipe(seq_len=1024)), engine=engine))
+    buckets = [tensor for tensor in tensors if tensor.group == "bucket"]
+    assert buckets
+    assert all(tensor.fix.startswith(fix) for tensor in buckets)
+    if num_bytes is not None:
+        assert [tensor.num_bytes for tensor in buckets] == [num_bytes]
+
+
+@pytest.mark.parametrize("engine", ["megatron", "torchtitan"])
+def test_an_engine_without_buckets_of_their_own_is_told_of_none(make_plan, engine):
+    """Megatron's buckets are parts of one buffer, and FSDP reduces units."""
+    sharded = Layout(dp_shard=8, zero_stage=1 if engine == "megatron" else 3)
+    tensors = plan_tensors(replace(make_plan(layout=sharded, recipe=Recipe(seq_len=1024)), engine=engine))
+    assert [tensor for tensor in tensors if tensor.group == "bucket"] == []
+
+
+def test_a_unit_is_as_large_as_in_the_inventory(make_plan):
+    """What FSDP gathers of a block is what the inventory has as one."""
+    plan = replace(make_plan(layout=Layout(dp_shard=8), recipe=Recipe(seq_len=1024)), engine="torchtitan")
+    (stage,) = pipeline_stages(model=plan.model, layout=plan.layout)
+    held = {tensor.name: tensor.num_bytes for tensor in stage_inventory(plan, stage).tensors}
+    block = next(one for one in plan_tensors(plan) if one.name == "gathered parameters of one block (32 alike), bf16")
+    assert held["gathered last block"] == block.num_bytes

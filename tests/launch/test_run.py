@@ -95,7 +95,11 @@ def test_a_line_that_was_cut_short_is_no_part_of_the_one_that_takes_its_place(tm
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 6}\n' + cut, encoding="utf-8")
     rewritten = ['{"step": 6}\n', '{"step": 6}\n{"step": 7, "loss": 1', '{"step": 6}\n{"step": 7, "loss": 1.5}\n']
-    monkeypatch.setattr(run.time, "sleep", lambda seconds: metrics.write_text(rewritten.pop(0), encoding="utf-8"))
+
+    def sleep(_seconds):
+        metrics.write_text(rewritten.pop(0), encoding="utf-8")
+
+    monkeypatch.setattr(run, "time", SimpleNamespace(sleep=sleep))
     ending = SimpleNamespace(has_ended=lambda: not rewritten, look=lambda: None)
     assert list(run._records(metrics, ending, None)) == [{"step": 7, "loss": 1.5}]
 
@@ -111,7 +115,7 @@ def test_a_run_that_failed_names_the_checkpoint_that_it_can_go_on_from(tmp_path)
 def test_a_stopped_run_is_ended_soon_only_when_all_its_ranks_have(tmp_path, monkeypatch):
     """Ranks that begin after the signal are given the time to stop."""
     clock, killed, ranks = [100.0], [], []
-    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(run, "ranks_of", lambda folder: tuple(ranks))
     monkeypatch.setattr(run, "is_alive", lambda pid: True)
     monkeypatch.setattr(run.os, "kill", lambda pid, number: None)

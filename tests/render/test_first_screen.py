@@ -131,7 +131,6 @@ def test_a_plan_whose_path_is_longer_than_a_line_is_called_a_file(depth):
     [
         ("8xh100-sxm", {}, "shardwise train mine.json --steps 10"),
         ("16xh100-sxm", {}, "shardwise train mine.json --steps 10 --launcher slurm --out run"),
-        ("1xrtx-4090", {"adapter": "lora"}, "shardwise train mine.json --steps 10 --random-weights"),
         ("8xh100-sxm", {"engine": "torchtitan"}, "shardwise export mine.json --to torchtitan --out run"),
         ("16xh100-sxm", {"engine": "megatron"}, "shardwise export mine.json --to megatron --launcher slurm --out run"),
         ("16xh100-sxm", {"engine": "fsdp2"}, "shardwise timeline mine.json --html step.html"),
@@ -139,11 +138,42 @@ def test_a_plan_whose_path_is_longer_than_a_line_is_called_a_file(depth):
 )
 def test_a_first_run_has_few_steps_and_a_scheduler_where_there_are_servers(cluster, changes, typed):
     """`train plan.json` was proposed for months on hundreds of GPUs, without a launcher and without data."""
-    adapter = changes.get("adapter", "none")
-    plan = replace(PLAN, cluster=read_cluster(cluster), recipe=replace(PLAN.recipe, adapter=adapter))
-    plan = replace(plan, engine=changes.get("engine", "native"))
+    plan = replace(PLAN, cluster=read_cluster(cluster), engine=changes.get("engine", "native"))
     lines = next_lines(plan, replace(CONTEXT, plan_file="mine.json"), 80)
     assert lines[-1].plain == f"then: {typed}"
+
+
+def test_whoever_fine_tunes_has_weights_and_data():
+    """`--random-weights` was the next command of every fine-tune."""
+    plan = replace(PLAN, cluster=read_cluster("1xrtx-4090"), engine="native")
+    tuned = (replace(plan.recipe, adapter="lora"), replace(plan.recipe, tokens=plan.model.num_params / 2))
+    for recipe in tuned:
+        lines = next_lines(replace(plan, recipe=recipe), replace(CONTEXT, plan_file="mine.json"), 80)
+        assert [line.plain for line in lines[-2:]] == [
+            "then: shardwise train mine.json --weights FOLDER --data FILE",
+            "  (its speed alone: --steps 10 --random-weights in their place)",
+        ]
+
+
+def test_the_question_says_what_gets_an_adapter():
+    """The matrices stood in the plan file alone."""
+    recipe = replace(PLAN.recipe, adapter="qlora", lora_rank=64, lora_targets="all-linear")
+    lines = question_section(replace(PLAN, recipe=recipe), ScreenContext(), 120, place="here")
+    assert "qlora of rank 64 on all-linear" in " ".join(line.plain for line in lines)
+
+
+def test_a_faster_alternative_says_what_it_would_have_to_gain():
+    """A row was faster and smaller than the recommended plan, and nothing said why it was not recommended."""
+    paid = replace(BESIDE, asked_fraction=0.08, why="10.0% faster, but it gains less than is asked.")
+    slower = replace(BESIDE, step_ratio=1.2, asked_fraction=0.02, why="20.0% slower.")
+    room = ScreenContext(num_kept_lines=-20)
+    rows = plan_screen(replace(CROWDED, alternatives=(paid, slower)), room).splitlines()
+    heading, first, second = (row for row in rows if row.startswith(("Alternatives", "1 ", "2 ")))
+    assert heading.endswith("differs must gain")
+    assert first.endswith("-10.0%      8.0%")
+    assert second.endswith("+20.0%")
+    plain = plan_screen(replace(CROWDED, alternatives=(slower,)), room)
+    assert "must gain" not in plain
 
 
 def what_ifs(*step_ratios):
@@ -164,6 +194,32 @@ def test_the_two_changes_that_save_most_are_shown_on_a_line_each():
 def test_changes_that_save_nothing_are_named_as_such():
     shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=what_ifs(1.0, 0.996, 1.02)))
     assert shown == "No shorter step: change 1.0; change 0.996; change 1.02\n"
+
+
+def test_more_memory_on_the_same_gpu_is_not_offered():
+    """Nobody sells 8 GiB more on every GPU."""
+    more = replace(what_ifs(0.5)[0], change="8.00 GiB more on every GPU", is_for_sale=False)
+    shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=(*what_ifs(0.9), more)))
+    assert "change 0.9" in shown
+    assert "GiB" not in shown
+    assert shown.endswith("\nMemory binds.\n")
+    idle = replace(more, step_ratio=1.0, rate_ratio=1.0)
+    assert "binds" not in what_if_screen(Sensitivity(binding="Memory binds.", changes=(*what_ifs(0.9), idle)))
+
+
+def test_other_hardware_is_shown_with_its_dollars():
+    running = RunningCost(
+        usd_per_gpu_hour=3.5, usd_per_hour=28.0, usd_per_million_tokens=0.07, price_source="OCI, on demand"
+    )
+    swap = replace(what_ifs(0.7)[0], change="h200-sxm instead of h100-sxm", running_cost=running)
+    swap = replace(swap, plan=replace(PLAN, cluster=read_cluster("8xh200-sxm")))
+    changes = Sensitivity(binding="Memory binds.", changes=(swap,))
+    shown = what_if_screen(changes, now=replace(PREDICTION, running_cost=running))
+    assert shown == "With h200-sxm: 1.40 s a step, 30.0% less; $28.00 an hour, $70.00 per 1B tokens\n"
+    other = replace(running, price_source="specialist median")
+    shown = what_if_screen(changes, now=replace(PREDICTION, running_cost=other))
+    assert "; $70.00 per 1B tokens (OCI, on demand)\n" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_what_hurts_is_shown_where_nothing_else_helps_as_tokens_a_gpu_trains():
@@ -306,11 +362,11 @@ def test_missing_gpus_are_no_offer_however_fast_the_others_are():
 
 def test_dollars_stand_beside_their_rate_and_their_band():
     """Without --tokens there was no cost at all, and with it no price per GPU and no band."""
-    running = RunningCost(usd_per_gpu_hour=2.5, usd_per_hour=40.0, usd_per_million_tokens=0.05)
+    running = RunningCost(usd_per_gpu_hour=2.5, usd_per_hour=40.0, usd_per_million_tokens=0.05, price_source="AWS")
     priced = replace(PREDICTION, cost=None, running_cost=running)
-    assert speed_words(priced).endswith("; $40.00 an hour at $2.50 a GPU, $50.00 per 1B tokens")
+    assert speed_words(priced).endswith("; $40.00 an hour at $2.50 a GPU (AWS), $50.00 per 1B tokens")
     alone = replace(priced, running_cost=replace(running, usd_per_hour=2.5))
-    assert speed_words(alone).endswith("; $2.50 an hour, $50.00 per 1B tokens")
+    assert speed_words(alone).endswith("; $2.50 an hour (AWS), $50.00 per 1B tokens")
     assert "an hour" not in speed_words(replace(priced, cost=PREDICTION.cost))
     assert "an hour" not in speed_words(replace(priced, running_cost=None))
     speed = CostSensitivity(
@@ -322,8 +378,9 @@ def test_dollars_stand_beside_their_rate_and_their_band():
         high_usd=1200.0,
         swing_ratio=4 / 3,
     )
-    cost = replace(PREDICTION.cost, usd=1000.0, usd_per_gpu_hour=2.5, sensitivities=(speed,))
-    assert "$1,000 billed at $2.50 per GPU and hour ($900.00 to $1,200 over the band of step time; " in run_words(cost)
+    cost = replace(PREDICTION.cost, usd=1000.0, usd_per_gpu_hour=2.5, price_source="AWS", sensitivities=(speed,))
+    billed = "$1,000 billed at $2.50 per GPU and hour (AWS; $900.00 to $1,200 over the band of step time; "
+    assert billed in run_words(cost)
     assert " to $" not in run_words(replace(cost, sensitivities=()))
 
 

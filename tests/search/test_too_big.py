@@ -66,3 +66,8 @@ def test_the_memory_that_hosts_lack_is_named(make_question):
     question = make_question(model="llama-3.1-8b", cluster="2xrtx-4090", seq_len=8192)
     plan = replace(question, layout=Layout(dp_shard=2), recipe=replace(question.recipe, recompute="full"))
     assert told(plan) == "set offload=parameters, on hosts with 149.58 GiB of memory"
+
+
+def test_a_number_of_recomputed_layers_is_taken_back(make_question):
+    plan = asked(make_question(seq_len=32768), micro_batch_size=1, recompute="full", recompute_layers=4)
+    assert told(plan) == "set recompute_layers=null"

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 from shardwise.train.metrics import METRICS_FILE, StepLog, StepRecord, points_of
 from shardwise.train.step_lines import StepLines
@@ -52,7 +53,7 @@ def test_every_recorder_gets_the_same_points():
 
 def test_rank_0_of_a_run_that_nobody_follows_prints_what_a_bar_would_show(capsys, monkeypatch):
     clock = iter((0.0, 0.4, 1.2, 1.3, 1.4))
-    monkeypatch.setattr("shardwise.train.step_lines.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("shardwise.train.step_lines.time", SimpleNamespace(monotonic=lambda: next(clock)))
     lines = StepLines(num_steps=5)
     for step in (1, 2, 3, 4, 5):
         lines.add(replace(RECORD, step=step, validation_loss=2.0 if step == 4 else None))

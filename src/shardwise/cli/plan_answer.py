@@ -42,7 +42,8 @@ def write_search(
     if sensitivity is not None:
         from shardwise.render.first_screen import what_if_screen
 
-        write_line(what_if_screen(sensitivity, style=style))
+        now = result.plans[0].prediction
+        write_line(what_if_screen(sensitivity, now=now, style=style))
     if arguments.has_details:
         from shardwise.render.text_search import search_text
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardwise.engines import fsdp1
 from shardwise.engines.engine import Engine
-from shardwise.engines.profile import StateBytes
+from shardwise.engines.profile import GradientBucket, StateBytes
 from shardwise.engines.torch_states import TORCH_STATES
 from shardwise.recipe import Precision
 
@@ -38,7 +38,8 @@ PROFILE = replace(
     has_foreach_optimizer=False,
     has_persistent_gradients=True,
     ddp_copies_gradients=False,
-    bucket_bytes=500_000_000 * 2,
+    # runtime/zero/config.py counts elements, whatever their dtype.
+    bucket=GradientBucket(num_elements=500_000_000, option="reduce_bucket_size and allgather_bucket_size"),
 )
 
 ENGINE = Engine(

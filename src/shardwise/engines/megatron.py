@@ -1,7 +1,7 @@
 """Megatron-LM, with Transformer Engine and its distributed optimizer."""
 
 from shardwise.engines.engine import Engine
-from shardwise.engines.profile import EngineProfile, StateBytes
+from shardwise.engines.profile import EngineProfile, GradientBucket, StateBytes
 from shardwise.engines.torch_states import TORCH_STATES
 from shardwise.recipe import Precision
 
@@ -49,7 +49,7 @@ PROFILE = EngineProfile(
     has_persistent_gradients=True,
     keeps_dummy_weight_gradients=True,
     ddp_copies_gradients=False,
-    bucket_bytes=0,
+    bucket=GradientBucket(),
     has_in_switch_reduction=False,
     has_transformer_engine=True,
     block_calls=BLOCK_CALLS,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shardwise.engines import megatron
 from shardwise.engines.engine import Engine
-from shardwise.engines.profile import StateBytes
+from shardwise.engines.profile import GradientBucket, StateBytes
 from shardwise.engines.torch_states import TORCH_STATES
 from shardwise.recipe import Precision
 from shardwise.units import MIB
@@ -35,7 +35,7 @@ PROFILE = replace(
     has_persistent_gradients=True,
     keeps_dummy_weight_gradients=False,
     # model.ddp_bucket_cap_mb of torch's DDP, whose hook reduces in fp32 (parallel/data_parallel/utils.py).
-    bucket_bytes=25 * MIB,
+    bucket=GradientBucket(num_bytes=25 * MIB, option="ddp_bucket_cap_mb"),
     has_in_switch_reduction=True,
     has_transformer_engine=False,
     block_calls=(0, 0),

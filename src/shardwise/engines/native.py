@@ -1,7 +1,7 @@
 """Our own trainer, whose units, loss and norms ``step/native_engine.py`` and its neighbours know."""
 
 from shardwise.engines.engine import Engine
-from shardwise.engines.profile import EngineProfile
+from shardwise.engines.profile import EngineProfile, GradientBucket
 from shardwise.engines.torch_states import TORCH_STATES
 from shardwise.schedules.table import TORCH_SCHEDULES
 from shardwise.units import MIB
@@ -18,7 +18,7 @@ PROFILE = EngineProfile(
     has_persistent_gradients=False,
     keeps_dummy_weight_gradients=False,
     ddp_copies_gradients=False,
-    bucket_bytes=25 * MIB,
+    bucket=GradientBucket(num_bytes=25 * MIB, option="bucket_cap_mb"),
     has_torch_norm_kernel=True,
     row_kernels="gather",
 )

@@ -50,6 +50,20 @@ class StateBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GradientBucket:
+    """The size of what is reduced at once, in bytes or in elements as the engine counts it, and what sets it."""
+
+    num_bytes: int = 0
+    num_elements: int = 0
+    option: str = ""
+    """Empty where buckets are parts of one buffer, which no size of a bucket makes smaller."""
+
+    def elements(self, element_bytes: int) -> float:
+        """Elements of a full bucket."""
+        return self.num_elements or self.num_bytes / element_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
     """The facts of one engine that its memory and its kernels follow from."""
 
@@ -73,8 +87,8 @@ class EngineProfile:
     """Transformer Engine keeps one placeholder gradient per matrix shape when it accumulates into fp32 buffers."""
     ddp_copies_gradients: bool
     """DDP's buckets are a second copy of all gradients (``gradient_as_bucket_view=False``, torch's default)."""
-    bucket_bytes: int
-    """Size of one communication bucket of the data-parallel reduction."""
+    bucket: GradientBucket
+    """One bucket of the data-parallel reduction."""
     has_in_switch_reduction: bool = True
     """Whether all-reduces may run in the NVLink switch (NVLS), NCCL's default on Hopper and Blackwell."""
     has_transformer_engine: bool = False

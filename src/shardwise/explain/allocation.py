@@ -1,4 +1,4 @@
-"""Which tensor an allocation is: matches a size against a plan's tensors, or against shapes alone."""
+"""Names the tensor that an allocation is: its size is matched with a plan's tensors, or with shapes alone."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -19,7 +19,6 @@ __all__ = ["cautions"]
 SMALL_MODEL_BUCKETS_FRACTION = 0.5
 MANY_TIMES = 2
 """Gradients that reach this many times their divided size are kept whole for a while."""
-DEEPSPEED_BUCKET_ELEMENTS = 500_000_000
 
 Check = Callable[[Plan, Prediction], Finding | None]
 
@@ -149,18 +148,19 @@ def _load_peak(plan: Plan, prediction: Prediction) -> Finding | None:
 
 def _buckets_above_model(plan: Plan, _: Prediction) -> Finding | None:
     """DeepSpeed's default buckets are as large as a small model."""
-    if engine_profile(plan.engine).sharding != "deepspeed" or plan.layout.zero_stage == 0:
+    bucket = engine_profile(plan.engine).bucket
+    if not bucket.num_elements or plan.layout.zero_stage == 0:
         return None
     params = plan.model.num_params
-    if params * SMALL_MODEL_BUCKETS_FRACTION > DEEPSPEED_BUCKET_ELEMENTS:
+    if params * SMALL_MODEL_BUCKETS_FRACTION > bucket.num_elements:
         return None
     return Finding(
         topic="caution",
-        claim=f"DeepSpeed's buckets of {format_count(DEEPSPEED_BUCKET_ELEMENTS)} elements are not small beside "
+        claim=f"DeepSpeed's buckets of {format_count(bucket.num_elements)} elements are not small beside "
         f"{format_count(params)} parameters: a higher ZeRO stage may use as much memory and run slower.",
-        numbers=(Quantity(name="one 16-bit bucket", value=2 * DEEPSPEED_BUCKET_ELEMENTS, unit="bytes"),),
-        because="reduce_bucket_size and allgather_bucket_size default to 5e8 elements, and gathers of small layers are "
-        "bound by latency",
+        numbers=(Quantity(name="one 16-bit bucket", value=2 * bucket.num_elements, unit="bytes"),),
+        because=f"{bucket.option} default to {format_count(bucket.num_elements)} elements, and gathers of small layers "
+        "are bound by latency",
         suggestion="zero_stage=0 or 1 for a model this small, or smaller buckets",
     )
 

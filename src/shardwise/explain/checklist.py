@@ -124,7 +124,7 @@ def _states_fit_one_gpu(question: Plan) -> Finding:
 
 
 def _quantised(question: Plan) -> Quantity | None:
-    """What QLoRA needs on one GPU; ``None`` where it is asked about, or the engine or the model does not have it."""
+    """The bytes that QLoRA needs on one GPU; ``None`` where it is asked about, or the engine or model lacks it."""
     if question.recipe.adapter == "qlora":
         return None
     recipe = replace(
@@ -169,7 +169,7 @@ def _is_wide(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
 
 
 def _width_advice(question: Plan, tensor: StrategyTrial | None, layer_fraction: float) -> str:
-    """Where tensor parallelism has no step time to compare."""
+    """The advice where tensor parallelism has no step time to compare, from a layer's share of a GPU's memory."""
     if layer_fraction <= LARGE_LAYER_FRACTION:
         return "no layer is too large for a GPU; tensor parallelism only for more GPUs than sequences"
     size = "its states do not even fit layer by layer" if layer_fraction > 1 else "its layers are large"
@@ -277,7 +277,7 @@ def _optimizer_beside(question: Plan, trials: tuple[StrategyTrial, ...]) -> tupl
 
 
 def _smallest_footprint(trials: tuple[StrategyTrial, ...], question: Plan) -> Finding | None:
-    """The layout of each strategy with everything else as small as it goes."""
+    """Names the strategy whose layout needs least memory with one sequence at a time and everything recomputed."""
     found = {trial.strategy: small for trial in trials if (small := _smallest(trial, question)) is not None}
     if not found:
         return None
@@ -314,7 +314,7 @@ def _smallest(trial: StrategyTrial, question: Plan) -> Quantity | None:
 
 
 def _network(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
-    """What is exposed of the sharded layout, or of the fastest that fits, and what sharding inside a node changes."""
+    """Tells the share of the step that waits for the network, of FSDP or of the fastest trial, and compares HSDP."""
     cluster = question.cluster
     if cluster.num_gpus == 1:
         return Finding(

@@ -14,7 +14,7 @@ from shardwise.rules import Changes
 from shardwise.rules.defaults import type_changes
 from shardwise.rules.refusal import Value
 from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS
-from shardwise.search.closest import LOSS_CHUNKS
+from shardwise.search.closest import FUSED_ATTENTION, LOSS_CHUNKS
 
 __all__ = [
     "FLAG",
@@ -52,9 +52,9 @@ class Edit:
     plan: Plan
 
 
-def edit(plan: Plan, cost: str, effort: int, *, following: Changes = (), **changes: Value) -> Edit:
-    """An edit of fields by name; ``following`` are fields that depend on them, as in :func:`type_changes`."""
-    typed, edited = type_changes(plan, tuple(changes.items()), following)
+def edit(plan: Plan, cost: str, effort: int, changes: Changes = (), *, following: Changes = (), **named: Value) -> Edit:
+    """An edit by changes or fields by name; ``following`` are fields that depend on them, see :func:`type_changes`."""
+    typed, edited = type_changes(plan, (*changes, *named.items()), following)
     return Edit(changes=typed, cost=cost, effort=effort, plan=edited)
 
 
@@ -106,7 +106,7 @@ def faster_edits(plan: Plan) -> Iterator[Edit]:
 
 def fused_attention(plan: Plan) -> Edit:
     """The edit to the engine's fused kernel in place of written-out scores."""
-    return edit(plan, "none: same result, faster", FLAG, attention="flash", attention_kernel=None)
+    return edit(plan, "none: same result, faster", FLAG, FUSED_ATTENTION)
 
 
 def recompute(plan: Plan, what: Recompute, cost: str) -> Edit:
@@ -154,7 +154,7 @@ def fewer_ranks(plan: Plan, axis: str, degree: int, **changes: Value) -> Edit:
     if axis == "pp":
         following += (("stage_layers", None),)
         following += (("vpp", 1), ("schedule", DEFAULT_SCHEDULE)) if degree == 1 else ()
-    return edit(plan, "more of the model on each GPU", LAYOUT, following=following, **divided | changes)
+    return edit(plan, "more of the model on each GPU", LAYOUT, tuple((divided | changes).items()), following=following)
 
 
 def _flag_edits(plan: Plan) -> Iterator[Edit]:
@@ -202,7 +202,7 @@ def _degree_edits(plan: Plan) -> Iterator[Edit]:
             if donor is not None:
                 divided = {axis: getattr(layout, axis) * times, donor: getattr(layout, donor) // times}
                 following = DIVIDED_FURTHER.get(axis, ())
-                yield edit(plan, cost, LAYOUT, following=following, **divided)
+                yield edit(plan, cost, LAYOUT, tuple(divided.items()), following=following)
     if layout.vpp > 1 or (layout.pp > 1 and layout.schedule != DEFAULT_SCHEDULE):
         yield usual_schedule(plan)
 

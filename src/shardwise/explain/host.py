@@ -1,4 +1,4 @@
-"""What the hosts of a plan lack: memory of a node for what is offloaded to it, or room on its drives."""
+"""Finding on offload: the memory and the room on drives that each node needs, has and lacks, and the remedy."""
 
 from collections.abc import Iterator
 

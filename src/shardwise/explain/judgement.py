@@ -63,7 +63,7 @@ class RateReading:
     """A reported figure by one convention."""
 
     counted: str
-    """What the FLOP of a token are, in words."""
+    """The FLOP that are counted for a token, in words."""
     divided_by: str
     """The peak that an MFU divides by: dense or sparse."""
     tokens_per_s_per_gpu: float

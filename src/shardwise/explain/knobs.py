@@ -42,7 +42,7 @@ class KnobGain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnedKnobs:
-    """What was tried against one finding."""
+    """The knobs that were turned against one finding, by what they gain."""
 
     finding: ProfileFinding
     gains: tuple[KnobGain, ...]

@@ -1,4 +1,4 @@
-"""What fills the device: components, largest tensors, the moment of the peak, headroom and the band around it."""
+"""Findings that name what fills the device: components, largest tensors, the peak's moment, headroom and band."""
 
 from dataclasses import dataclass
 
@@ -179,7 +179,7 @@ def _dominant(plan: Plan, memory: MemoryPrediction) -> Finding:
 
 
 def _partial_gradients(plan: Plan, memory: MemoryPrediction) -> str:
-    """That most gradients exist at another moment than the peak, where it is so: fewer states are then counted."""
+    """A sentence that the peak is at a moment without most gradients; empty where they are counted."""
     worst = memory.worst
     held = worst.component_bytes("gradients")
     if plan.recipe.convention == "seed" or held > PARTIAL_FRACTION * most_bytes(plan, "gradients"):

@@ -35,7 +35,7 @@ EXPOSED = "time.components_s.exposed_communication"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """What every test starts from: the question, the trials, and the fully sharded layout of the question."""
+    """Every test starts from the question, its trials, and the prediction of its fully sharded layout."""
 
     question: Plan
     trials: tuple[StrategyTrial, ...]
@@ -65,7 +65,7 @@ def pitfalls(question: Plan, trials: tuple[StrategyTrial, ...]) -> tuple[Finding
 
 
 def _on_one_gpu(question: Plan, alone: StrategyTrial) -> tuple[Finding, ...]:
-    """Nobody to share with: what is said of sharding follows from that, the rest is predicted."""
+    """Judges sentences about sharding by the states, which one GPU shares with nobody, and predicts the others."""
     if alone.plan is None:
         return ()
     states, capacity = counted_states(question).total_bytes, counted_capacity_bytes(question)
@@ -217,7 +217,7 @@ def _zero_3_is_free_memory(case: _Case) -> Finding | None:
 
 
 def _sharding_is_enough(question: Plan, trials: _Trials) -> Finding:
-    """Everything that divides states alone, beside everything that divides the model."""
+    """Compares the fastest trial that divides states alone with those that divide the model."""
     alone = [one for one in trials if not one.strategy.divides_model]
     fitting = [one for one in alone if one.prediction is not None]
     numbers = (Quantity(name="GPUs that sharding alone can use", value=question.global_batch_size, unit="count"),)
@@ -245,7 +245,7 @@ def _sharding_is_enough(question: Plan, trials: _Trials) -> Finding:
 
 
 def _more_gpus_less_memory(case: _Case) -> Finding | None:
-    """Data parallelism on a few and on all GPUs, one sequence at a time."""
+    """Compares what a GPU needs undivided and sharded, with one sequence at a time."""
     layout = Layout(dp_replicate=case.question.cluster.num_gpus, zero_stage=0)
     one = replace(case.base.plan.recipe, micro_batch_size=1)
     undivided, sharded = case.varied(layout=layout, recipe=one), case.varied(recipe=one)

@@ -4,6 +4,7 @@ Wider than the inventory: it also holds what a *different* implementation of the
 unfused attention, logits gathered over tp, whole flat buffers), because that is what out-of-memory messages are about.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
@@ -13,9 +14,11 @@ from shardwise.engines.table import engine_profile
 from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, MoeSpec, Weight
 from shardwise.plan import Plan
-from shardwise.step.layer_placement import Stage, local_num_params, pipeline_stages
+from shardwise.step.gradient_buckets import bucketed_gradients
+from shardwise.step.layer_placement import local_num_params, pipeline_stages
 from shardwise.step.native_engine import is_native_engine
-from shardwise.units import MIB, Bytes
+from shardwise.step.stage_context import StageContext
+from shardwise.units import Bytes
 
 __all__ = ["ELEMENT_DTYPES", "PlanTensor", "TensorGroup", "plan_tensors"]
 
@@ -23,10 +26,6 @@ TensorGroup = Literal[
     "logits", "attention-scores", "activation", "weight", "gathered", "gradient", "optimizer", "flat", "bucket", "moe"
 ]
 ELEMENT_DTYPES = ((2, "bf16"), (4, "fp32"))
-DDP_BUCKET_BYTES: Bytes = 25 * MIB
-"""torch.nn.parallel.DistributedDataParallel, ``bucket_cap_mb``."""
-DEEPSPEED_BUCKET_ELEMENTS = 500_000_000
-"""deepspeed/runtime/zero/config.py, ``reduce_bucket_size`` and ``allgather_bucket_size``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +122,10 @@ def _widths(model: ModelSpec, layout: Layout) -> Iterator[tuple[str, int, Tensor
     if layout.sequence_parallel and layout.tp > 1:
         yield "residual stream divided over tp", ceil(model.hidden_size / layout.tp), "activation"
     for layer, _ in model.layer_runs:
-        yield from _layer_widths(layer, layout)
+        yield from _layer_widths(layer, layout, model.hidden_size)
 
 
-def _layer_widths(layer: LayerSpec, layout: Layout) -> Iterator[tuple[str, int, TensorGroup]]:
+def _layer_widths(layer: LayerSpec, layout: Layout, hidden_size: int) -> Iterator[tuple[str, int, TensorGroup]]:
     mixer, feed_forward = layer.mixer, layer.feed_forward
     if isinstance(mixer, AttentionSpec):
         query = ceil(mixer.num_attention_heads / layout.tp) * mixer.head_dim
@@ -141,14 +140,8 @@ def _layer_widths(layer: LayerSpec, layout: Layout) -> Iterator[tuple[str, int, 
             yield "feed-forward gate and up in one", 2 * width, "activation"
     if isinstance(feed_forward, MoeSpec):
         routed = feed_forward.num_experts_per_tok
-        yield f"tokens dispatched to {routed} experts", routed * layer_hidden_size(layer), "moe"
+        yield f"tokens dispatched to {routed} experts", routed * hidden_size, "moe"
         yield "expert hidden states", routed * ceil(feed_forward.moe_intermediate_size / layout.expert_tp), "moe"
-
-
-def layer_hidden_size(layer: LayerSpec) -> int:
-    """Width of the residual stream, read from the block's router or first norm."""
-    routers = [weight.shape[-1] for weight in layer.weights if weight.role == "router"]
-    return routers[0] if routers else 0
 
 
 def _activations(plan: Plan) -> Iterator[PlanTensor]:
@@ -187,22 +180,17 @@ def _weight_tensors(weight: Weight, layout: Layout) -> Iterator[PlanTensor]:
         )
 
 
-def _unit_params(plan: Plan) -> Iterator[tuple[str, int]]:
-    """Parameters of what FSDP gathers at once: each distinct block, and what is left at the root."""
-    model, layout = plan.model, plan.layout
-    for layer, count in model.layer_runs:
-        yield f"one block ({count} alike)", sum(local_num_params(weight, layout) for weight in layer.weights)
-    root = model.embedding_weights + model.final_weights + model.head_weights
-    yield "embedding, final norm and head", sum(local_num_params(weight, layout) for weight in root)
-
-
 def _units(plan: Plan) -> Iterator[PlanTensor]:
-    """What FSDP holds of a unit at once; on one rank too, where it flattens and casts every unit all the same."""
+    """The gathered parameters and whole gradients of each FSDP unit; on one rank FSDP flattens and casts units, too."""
     layout, shards = plan.layout, plan.layout.state_shard_size
     is_wrapped_alone = layout.world_size == 1 and engine_profile(plan.engine).is_torch and not is_native_engine(plan)
     if not is_wrapped_alone and (shards == 1 or layout.zero_stage < 3):
         return
-    for name, params in _unit_params(plan):
+    units: Counter[tuple[bool, int]] = Counter()
+    for unit in (unit for context in _stages(plan) for unit in context.held_units):
+        units[unit.is_block, unit.base.full] += unit.count
+    for (is_block, params), count in units.items():
+        name = f"one block ({count} alike)" if is_block else "embedding, final norm and head"
         padded = ceil(params / shards) * shards
         for element_bytes, dtype in ELEMENT_DTYPES:
             group: TensorGroup = "gathered" if element_bytes == 2 else "gradient"
@@ -216,26 +204,17 @@ def _units(plan: Plan) -> Iterator[PlanTensor]:
             )
 
 
-def _stage_params(stage: Stage, plan: Plan) -> int:
-    model, layout = plan.model, plan.layout
-    weights = sum(
-        count * sum(local_num_params(weight, layout) for weight in layer.weights)
-        for chunk in stage.chunks
-        for layer, count in chunk.layer_runs
+def _stages(plan: Plan) -> tuple[StageContext, ...]:
+    return tuple(
+        StageContext(plan=plan, stage=stage) for stage in pipeline_stages(model=plan.model, layout=plan.layout)
     )
-    if stage.has_embedding:
-        weights += sum(local_num_params(weight, layout) for weight in model.embedding_weights)
-    if stage.has_head:
-        weights += sum(local_num_params(weight, layout) for weight in model.final_weights + model.head_weights)
-    return weights
 
 
 def _flat_buffers(plan: Plan) -> Iterator[PlanTensor]:
-    """Everything of one kind in one buffer: Megatron's gradients, DeepSpeed's and FSDP1's flat partitions."""
+    """Buffers that hold all states of one kind: Megatron's gradients, DeepSpeed's and FSDP1's flat partitions."""
     shards = plan.layout.state_shard_size
-    for params in sorted(
-        {_stage_params(stage, plan) for stage in pipeline_stages(model=plan.model, layout=plan.layout)}
-    ):
+    held = {sum(unit.base.full * unit.count for unit in context.held_units) for context in _stages(plan)}
+    for params in sorted(held):
         for element_bytes, dtype in ELEMENT_DTYPES:
             yield PlanTensor(
                 name=f"all parameters or gradients of a rank in one buffer, {dtype}",
@@ -255,20 +234,26 @@ def _flat_buffers(plan: Plan) -> Iterator[PlanTensor]:
 
 
 def _buckets(plan: Plan) -> Iterator[PlanTensor]:
-    if engine_profile(plan.engine).sharding == "deepspeed":
-        for element_bytes, dtype in ELEMENT_DTYPES:
+    """Gradients that are reduced together, where the engine allocates a buffer for them."""
+    for context in _stages(plan):
+        profile, states = context.profile, context.states
+        element_bytes = states.gradient_bytes if profile.is_torch else states.reduce_bytes
+        views = ", or set gradient_as_bucket_view=True" if profile.ddp_copies_gradients else ""
+        for elements in sorted(_bucket_elements(context)):
             yield PlanTensor(
-                name=f"reduce or all-gather bucket, {dtype}",
+                name="bucket of gradients",
                 group="bucket",
-                expression=f"{DEEPSPEED_BUCKET_ELEMENTS} elements x {element_bytes} B",
-                num_bytes=DEEPSPEED_BUCKET_ELEMENTS * element_bytes,
-                fix="lower reduce_bucket_size and allgather_bucket_size in the DeepSpeed configuration",
+                expression=f"{elements} elements x {element_bytes} B",
+                num_bytes=elements * element_bytes,
+                fix=f"lower {profile.bucket.option}{views}",
             )
-    if plan.layout.zero_stage == 0 and plan.layout.data_parallel_size > 1:
-        yield PlanTensor(
-            name="gradient bucket of DistributedDataParallel",
-            group="bucket",
-            expression="25 MiB",
-            num_bytes=DDP_BUCKET_BYTES,
-            fix="lower bucket_cap_mb, or set gradient_as_bucket_view=True",
-        )
+
+
+def _bucket_elements(context: StageContext) -> set[int]:
+    bucket = context.profile.bucket
+    if context.is_distributed_data_parallel:
+        return {one.elements for gradients in bucketed_gradients(context) for one in gradients.buckets}
+    if context.profile.is_torch or not bucket.option:
+        return set()
+    trained = sum(context.trained(unit).full * unit.count for unit in context.held_units)
+    return {min(trained, int(bucket.elements(context.states.reduce_bytes)))}

@@ -29,7 +29,7 @@ TELLING_FRACTION = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedMemory:
-    """What a rank held at its peak."""
+    """The bytes that the fullest rank of a record held at its peak."""
 
     source: str
     """The record that was read, in words."""
@@ -72,7 +72,7 @@ def recorded_memory(path: Path) -> RecordedMemory:
 
 
 def explain_recorded_memory(record: RecordedMemory, *, plan: Plan | None = None) -> tuple[Finding, ...]:
-    """What was held at the peak and, with a plan, what of it was not predicted and which change would fit."""
+    """Findings that name what a rank held at its peak and, beside a plan, what was not predicted and what would fit."""
     return (_peak(record), *_refusals(record, plan), *(_beside(record, plan) if plan is not None else ()))
 
 

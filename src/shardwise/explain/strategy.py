@@ -51,7 +51,7 @@ EQUAL_FRACTION = 0.005
 def advise(
     *, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName = OWN_ENGINE
 ) -> tuple[Finding, ...]:
-    """Which strategy when, and why, with this model's numbers; the last finding is the recommendation."""
+    """Findings that compare the strategies by predictions of this model; the last one recommends what ``plan`` does."""
     question = question_of(model=model, cluster=cluster, recipe=recipe, engine=engine)
     trials = try_strategies(question)
     return (
@@ -125,7 +125,7 @@ def _adapter_ladder(question: Plan) -> Finding:
 
 
 def _paper_ladder(question: Plan) -> Finding:
-    """What each ZeRO stage divides by the count of the paper, or of the textbook where that is asked for."""
+    """Counts the states that each ZeRO stage leaves on a GPU as the paper does, or as the textbook where asked to."""
     is_textbook = question.recipe.convention == "seed"
     states, world = counted_states(question) if is_textbook else PAPER_STATES, question.cluster.num_gpus
     weights, gradients, optimizer = states.weight_bytes, states.gradient_bytes, states.optimizer_bytes
@@ -241,7 +241,7 @@ def _communication(trial: StrategyTrial, prediction: Prediction) -> Finding:
 
 
 def _recommendation(question: Plan) -> Finding:
-    """What ``plan`` recommends for the same question."""
+    """Repeats what ``plan`` recommends for the same question."""
     result = search(model=question.model, cluster=question.cluster, recipe=question.recipe, engine=question.engine)
     if not result.plans:
         return _nothing_fits(result.closest, question)

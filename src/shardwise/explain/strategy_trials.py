@@ -206,7 +206,7 @@ def _try(strategy: Strategy, question: Plan) -> StrategyTrial:
 
 
 def settings_words(plan: Plan) -> str:
-    """What distinguishes a plan from others of its strategy."""
+    """The degrees, the ZeRO stage and the recipe that distinguish a plan from others of its strategy, as typed."""
     layout = plan.layout
     if layout.world_size == 1:
         return variant_words(plan)

@@ -1,4 +1,4 @@
-"""Where the step's time goes: components, exposed communication by name, utilisation and the band."""
+"""Findings that divide the step's time: components, exposed communication by name, utilisation and the band."""
 
 from shardwise.explain.records import Finding
 from shardwise.explain.told import compared, told
@@ -123,7 +123,7 @@ BASIS_WORDS = {"measured": "as such groups were timed", "scaled": "scaled from g
 
 
 def _call_text(entry: CommunicationEntry) -> str:
-    """Which algorithm NCCL takes for one call, and what limits it."""
+    """Names the algorithm that NCCL takes for one call and what limits it; empty for what is no call of NCCL."""
     if not entry.algorithm:
         return ""
     limit = "its steps" if entry.bottleneck == "latency" else f"the {entry.bottleneck} rate"

@@ -31,7 +31,7 @@ PLACES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """A plan with its prediction."""
+    """A plan whose prediction is told by names of its fields."""
 
     plan: Plan
     prediction: Prediction

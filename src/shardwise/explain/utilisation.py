@@ -18,7 +18,7 @@ IMPLAUSIBLE_FRACTION = 0.80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakGuess:
-    """What a divisor probably was."""
+    """A peak that a reported utilisation was probably divided by, in words, with advice."""
 
     words: str
     advice: str

@@ -1,4 +1,4 @@
-"""Which world sizes would hold a plan: by its states alone, and as predicted with the states divided further."""
+"""Finds the fewest GPUs that hold a plan: by its states alone, and as predicted with states divided further."""
 
 from collections.abc import Iterator
 from dataclasses import replace

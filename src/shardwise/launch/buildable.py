@@ -18,7 +18,8 @@ from shardwise.train.routable import own_loss_coef, require_routable
 __all__ = ["model_shapes", "require_weights_of_transformers"]
 
 BUILDER = "shardwise.train.meta_model"
-BUILDER_S = 120
+BUILDER_S = 600
+"""Ends a process that hangs: a cold disk and a busy host take minutes to import torch."""
 KINDS = {kind.__name__: kind for kind in ShardwiseError.__subclasses__()}
 """The kinds of errors by name, as the process writes them."""
 

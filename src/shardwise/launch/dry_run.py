@@ -32,7 +32,8 @@ from shardwise.train.job import Job
 __all__ = ["DryLook", "Imported", "imported", "look_around"]
 
 IMPORTER = "shardwise.train.importing"
-IMPORTER_S = 120
+IMPORTER_S = 600
+"""Ends a process that hangs: a cold disk and a busy host take minutes to import torch."""
 LONG = 300
 """An error text of another package is cut to this many characters."""
 OWN = "user"

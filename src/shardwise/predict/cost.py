@@ -140,6 +140,7 @@ def running_cost(plan: Plan, throughput: Throughput) -> RunningCost | None:
         usd_per_gpu_hour=price.usd_per_gpu_hour,
         usd_per_hour=run_cost.run_usd(gpu_hours=num_gpus, usd_per_gpu_hour=price.usd_per_gpu_hour),
         usd_per_million_tokens=run_cost.run_usd(gpu_hours=hours, usd_per_gpu_hour=price.usd_per_gpu_hour),
+        price_source=_offer(price),
     )
 
 
@@ -257,10 +258,10 @@ def _goodput(request: CostRequest) -> tuple[Goodput, str]:
 
 
 SUMMARIES = {
-    "specialist_median": "the median of specialist providers",
-    "market_median": "the median of the market",
-    "market_low": "the lowest of the market",
-    "market_high": "the highest of the market",
+    "specialist_median": "specialist median",
+    "market_median": "market median",
+    "market_low": "market low",
+    "market_high": "market high",
     "assumed": "assumed",
     "user": "given",
 }
@@ -273,7 +274,11 @@ def _price(request: CostRequest) -> tuple[Dollars | None, str]:
     if not request.prices:
         return None, "no price is known"
     price = request.prices[0]
-    offer = SUMMARIES.get(price.kind) or f"{price.provider}, {price.kind.replace('_', ' ')}"
     contract = price.source if price.kind == "user" and price.source != "user" else ""
     date = "" if price.date == "undated" else price.date
-    return price.usd_per_gpu_hour, ", ".join(filter(None, (offer, contract, date)))
+    return price.usd_per_gpu_hour, ", ".join(filter(None, (_offer(price), contract, date)))
+
+
+def _offer(price: Price) -> str:
+    """Who asks a price, in words."""
+    return SUMMARIES.get(price.kind) or f"{price.provider}, {price.kind.replace('_', ' ')}"

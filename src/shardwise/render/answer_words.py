@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, Throughput, TimePrediction
+from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, RunningCost, Throughput, TimePrediction
 from shardwise.render.names import gib_number
 from shardwise.units import (
     Dollars,
@@ -76,7 +76,20 @@ def _running_words(prediction: Prediction) -> str:
         return ""
     each, all_gpus = format_usd(running.usd_per_gpu_hour), format_usd(running.usd_per_hour)
     hour = f"{each} an hour" if each == all_gpus else f"{all_gpus} an hour at {each} a GPU"
-    return f"; {hour}, {format_usd(running.usd_per_billion_tokens)} per 1B tokens"
+    return f"; {hour} ({running.price_source}), {_tokens_words(running)}"
+
+
+def _tokens_words(running: RunningCost) -> str:
+    return f"{format_usd(running.usd_per_billion_tokens)} per 1B tokens"
+
+
+def hardware_words(running: RunningCost, *, beside: RunningCost | None) -> tuple[str, ...]:
+    """Dollars of other hardware, the fullest first, and whose price it is where another's stands beside it."""
+    is_other = beside is not None and beside.price_source != running.price_source
+    whose = f" ({running.price_source})" if is_other else ""
+    hour, tokens = f"{format_usd(running.usd_per_hour)} an hour", f"{_tokens_words(running)}{whose}"
+    short = tokens.replace(" tokens", "")
+    return f"{hour}, {tokens}", f"{hour}, {short}", tokens, short
 
 
 def _band_words(time: TimePrediction) -> str:
@@ -95,8 +108,8 @@ def run_words(cost: CostPrediction) -> str:
     band = ""
     if speed is not None and speed.low_usd is not None and speed.high_usd is not None:
         band = f"{_usd_words(speed.low_usd)} to {_usd_words(speed.high_usd)} over the band of {speed.assumption}; "
-    rate = format_usd(cost.usd_per_gpu_hour)
-    return f"{start}, {_usd_words(cost.usd)} billed at {rate} per GPU and hour ({band}{goodput})"
+    rate, source = format_usd(cost.usd_per_gpu_hour), cost.price_source
+    return f"{start}, {_usd_words(cost.usd)} billed at {rate} per GPU and hour ({source}; {band}{goodput})"
 
 
 def _usd_words(amount_usd: Dollars) -> str:

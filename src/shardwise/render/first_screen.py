@@ -8,7 +8,7 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
-from shardwise.render.answer_words import change_words, memory_words, run_words, speed_words
+from shardwise.render.answer_words import change_words, hardware_words, memory_words, run_words, speed_words
 from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
 from shardwise.render.names import QUESTION_FIELDS, gib_number
 from shardwise.render.question import question_lines
@@ -28,6 +28,7 @@ from shardwise.render.terminal import PLAIN, TextStyle
 from shardwise.rules import find_refusals
 from shardwise.search.offers import better_shared_batch
 from shardwise.search.shortlist import Beside, Shortlist
+from shardwise.search.token_batch import fine_tunes
 from shardwise.search.what_if import Sensitivity, WhatIf
 from shardwise.step.native_engine import is_native_engine
 from shardwise.units import format_gib, format_percent, format_seconds
@@ -44,13 +45,17 @@ MAX_REASON_LINES = 4
 LABEL_WIDTH = 9
 FIGURES_WIDTH, MIN_NAME_WIDTH = 36, 16
 """Columns of an alternative's figures; its name has the others, and no fewer than these."""
-CELL_WIDTHS = (7, 11, 8, 0)
-"""Columns of GiB, of the step, of how much it differs, and of what is written beside only some."""
+CELL_WIDTHS = (7, 11, 8, 10)
+"""Columns of GiB, of the step, of how much it differs, and of why a faster one is not recommended."""
+MUST_GAIN = "must gain"
 HINT = "(--details: the ranking, why the others lost, the front, the rules, all assumed)"
 EXPORTED = ("torchtitan", "megatron", "deepspeed", "accelerate")
 """Engines that run the files that a plan is exported as."""
 FEW_STEPS = "--steps 10"
 """A first run measures the step; a whole one needs data."""
+TUNED = "--weights FOLDER --data FILE"
+"""What whoever fine-tunes has, in words to fill in."""
+TRIAL = f"(its speed alone: {FEW_STEPS} --random-weights in their place)"
 SCHEDULED = " --launcher slurm"
 """Nobody starts ranks of several servers by hand."""
 
@@ -75,30 +80,45 @@ def plan_screen(chosen: Shortlist, context: ScreenContext, *, style: TextStyle =
     return screen_text(sections, style=style, num_kept_lines=context.num_kept_lines)
 
 
-def what_if_screen(sensitivity: Sensitivity, *, style: TextStyle = PLAIN) -> str:
-    """The first two changes that bring more per GPU; where fewer bring anything, those that lose most."""
+def what_if_screen(sensitivity: Sensitivity, *, now: Prediction | None = None, style: TextStyle = PLAIN) -> str:
+    """The first two changes that bring more per GPU; where fewer bring anything, those that lose most.
+
+    More memory on the same GPU is no change that anybody can make: where it would help, a line that is left says
+    that memory binds.
+    """
     width = screen_width(style)
-    gains = [change for change in sensitivity.changes if change.rate_ratio > FASTER_RATIO and not change.has_fewer_gpus]
-    by_rate = sorted(sensitivity.changes, key=lambda change: change.rate_ratio)
+    changes = [change for change in sensitivity.changes if change.is_for_sale]
+    gains = [change for change in changes if change.rate_ratio > FASTER_RATIO and not change.has_fewer_gpus]
+    by_rate = sorted(changes, key=lambda change: change.rate_ratio)
     losses = [change for change in by_rate if change.rate_ratio < SLOWER_RATIO]
     largest = [*gains, *losses][:MAX_CHANGES]
     if not largest:
-        tried = "; ".join(change.change for change in sensitivity.changes)
+        tried = "; ".join(change.change for change in changes)
         text = f"No shorter step: {tried}" if tried else sensitivity.binding
         return screen_text([lines_of(text, width=width, most=CHANGE_LINES)], style=style)
     lines = [
         line
         for change in largest
-        for line in fitting_lines(whole_parts(_change_text(change, width - len(WITH))), width=width, most=1, label=WITH)
+        for line in fitting_lines(
+            whole_parts(_change_text(change, width - len(WITH), now)), width=width, most=1, label=WITH
+        )
     ]
+    if sensitivity.memory_binds and len(lines) < CHANGE_LINES:
+        lines += fitting_lines(whole_parts(sensitivity.binding, end="."), width=width, most=1, label="")
     return screen_text([lines], style=style)
 
 
-def _change_text(change: WhatIf, width: int) -> str:
+def _change_text(change: WhatIf, width: int, now: Prediction | None) -> str:
+    """A change, its step and the layout that it has; of other hardware its dollars come before the layout."""
     typed = " ".join(change_options(change.change)) or change.change
-    start = f"{typed}: {format_seconds(change.step_s)} a step, {change_words(change)}"
+    figures = f"{format_seconds(change.step_s)} a step, {change_words(change)}"
+    start, texts = f"{typed}: {figures}", list[str]()
+    if change.running_cost is not None:
+        other = hardware_words(change.running_cost, beside=None if now is None else now.running_cost)
+        names = (typed, change.plan.cluster.gpu.id)
+        texts = [f"{name}: {figures}; {dollars}" for dollars in other for name in names]
     layout = f"{start}, as {short_words(change.plan)}"
-    texts = (f"{layout}, mb {change.plan.recipe.micro_batch_size}", layout)
+    texts += [f"{layout}, mb {change.plan.recipe.micro_batch_size}", layout]
     return next((text for text in texts if len(text) <= width), start)
 
 
@@ -220,7 +240,9 @@ def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]
         return [Text("Alternatives: no plan of another kind was found to fit."[:width])]
     name_width = max(width - FIGURES_WIDTH, MIN_NAME_WIDTH)
     title = "Alternatives (--pick N; mb: micro-batch)"
-    heading = _row(title[:name_width].ljust(name_width), ("GiB", "step", "differs"), width)
+    asks = any(map(_asked_text, alternatives))
+    cells = ("GiB", "step", "differs", *([MUST_GAIN] if asks else []))
+    heading = _row(title[:name_width].ljust(name_width), cells, width)
     lines, seen = [Text(heading, style="bold")], set[str]()
     for number, one in enumerate(alternatives, start=1):
         names = _names(one.plan, name_width - len(INDENT))
@@ -228,10 +250,16 @@ def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]
         seen.add(name)
         (line,) = lines_of(name, width=name_width, most=1, label=f"{number} ")
         gib, step = gib_number(one.prediction.memory.needed_bytes), format_seconds(one.prediction.time.step_s)
-        edge = "" if one.prediction.fit == "fits" else " at edge"
+        beside = _asked_text(one) if one.prediction.fit == "fits" else "at edge"
         differs = f"{round(one.step_ratio - 1, 3) + 0.0:+.1%}"
-        lines.append(Text(_row(line.plain.ljust(name_width), (gib, step, differs, edge), width)))
+        lines.append(Text(_row(line.plain.ljust(name_width), (gib, step, differs, beside), width)))
     return lines
+
+
+def _asked_text(one: Beside) -> str:
+    """The gain that is asked of a plan which is faster than the recommended one and fits as safely."""
+    is_asked = one.why and one.step_ratio < 1 and one.prediction.fit == "fits"
+    return format_percent(one.asked_fraction) if is_asked else ""
 
 
 def _row(start: str, cells: Sequence[str], width: int) -> str:
@@ -241,7 +269,7 @@ def _row(start: str, cells: Sequence[str], width: int) -> str:
         if len(row) + max(len(cell), cell_width) > width:
             break
         row += cell.rjust(cell_width)
-    return row
+    return row.rstrip()
 
 
 def next_lines(plan: Plan, context: ScreenContext, width: int) -> list[Text]:
@@ -250,9 +278,11 @@ def next_lines(plan: Plan, context: ScreenContext, width: int) -> list[Text]:
     first, short = f"{context.command} --out {file}", ""
     if context.plan_file:
         first, short = f"shardwise explain {file}", "shardwise explain FILE"
+    trial = TRIAL if is_native_engine(plan) and fine_tunes(plan.model, plan.recipe) else ""
     return [
         *command_lines(first, "Next: ", width, short=short),
         *command_lines(_runner(plan, file), "then: ", width, short=_runner(plan, "FILE")),
+        *lines_of(trial, width=width, most=1, label=INDENT, look="dim"),
     ]
 
 
@@ -260,8 +290,8 @@ def _runner(plan: Plan, file: str) -> str:
     """The command that runs a plan for the first time: a few steps, through the scheduler where there are servers."""
     launcher = SCHEDULED if plan.cluster.num_nodes > 1 else ""
     if is_native_engine(plan):
-        weights = "" if plan.recipe.adapter == "none" else " --random-weights"
-        return f"shardwise train {file} {FEW_STEPS}{weights}{launcher}{' --out run' if launcher else ''}"
+        what = TUNED if fine_tunes(plan.model, plan.recipe) else FEW_STEPS
+        return f"shardwise train {file} {what}{launcher}{' --out run' if launcher else ''}"
     if plan.engine in EXPORTED:
         return f"shardwise export {file} --to {plan.engine}{launcher} --out run"
     return f"shardwise timeline {file} --html step.html"

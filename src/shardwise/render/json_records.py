@@ -57,7 +57,7 @@ KEYS: Mapping[str, str] = {
     "TargetChange": "*",
     "VerifiedChange": "edit cost effort fits fit device_used_bytes needed_bytes saved_bytes host_saved_bytes step_s"
     " step_ratio plan",
-    "WhatIf": "change plan step_s step_ratio rate_ratio",
+    "WhatIf": "change plan step_s step_ratio rate_ratio is_for_sale running_cost",
     # a profile, a recorded memory history and a traced step
     "CodeShare": "*",
     "CollectiveFamily": "*",

@@ -5,6 +5,7 @@ from collections.abc import Set as AbstractSet
 from rich.text import Text
 
 from shardwise.plan import Plan
+from shardwise.recipe import Recipe
 from shardwise.render.names import (
     attention_text,
     calibration_lines,
@@ -69,13 +70,22 @@ def question_words(plan: Plan, *, assumed: AbstractSet[str] = frozenset()) -> st
         *([f"{format_count(recipe.tokens)} tokens in all"] if recipe.tokens else []),
         marked("precision", recipe.precision),
         marked("optimizer", recipe.optimizer),
-        *([f"{recipe.adapter} of rank {recipe.lora_rank}"] if recipe.adapter != "none" else []),
+        *(
+            [f"{recipe.adapter} of rank {recipe.lora_rank} on {recipe.lora_targets}"]
+            if recipe.adapter != "none"
+            else []
+        ),
         marked("engine", plan.engine),
         marked("compile", f"compile {value_text(recipe.compile)}"),
         *([attention_text(plan) + kernel_star] if plan.model.attention else []),
         routing_text(plan),
     ]
     return ", ".join(filter(None, parts))
+
+
+def _adapter_words(recipe: Recipe) -> str:
+    """``qlora of rank 16 on all-linear``; empty where all weights are trained."""
+    return "" if recipe.adapter == "none" else f"{recipe.adapter} of rank {recipe.lora_rank} on {recipe.lora_targets}"
 
 
 def _filled_in(plan: Plan) -> frozenset[str]:

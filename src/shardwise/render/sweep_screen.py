@@ -1,5 +1,7 @@
 """The first screen of ``plan --gpus``: the recommended cluster, the others that stand on the front, what is next."""
 
+from collections.abc import Sequence
+
 from rich.text import Text
 
 from shardwise.render.first_screen import (
@@ -80,7 +82,18 @@ def _row_lines(result: SweepResult, width: int) -> list[Text]:
     heading = (
         f"{title[: width - FIGURES_WIDTH]:<{width - FIGURES_WIDTH}}{'GiB':>7}{'step':>10}{unit[0]:>9}{unit[1]:>11}"
     )
-    return [Text(heading[:width], style="bold"), *(_row_line(row, width) for row in shown)]
+    rows = [_row_line(row, width) for row in shown]
+    return [Text(heading[:width], style="bold"), *rows, *lines_of(_sources_text(result, shown), width=width, most=2)]
+
+
+def _sources_text(result: SweepResult, shown: Sequence[SweepRow]) -> str:
+    """Whose prices stand side by side, where they are not all of one kind."""
+    best = [row.best.prediction.running_cost for row in (result.recommended, *shown) if row and row.best]
+    gpus = [row.question.cluster.gpu.id for row in (result.recommended, *shown) if row and row.best]
+    sources = {gpu: cost.price_source for gpu, cost in zip(gpus, best, strict=True) if cost is not None}
+    if len(set(sources.values())) < 2:
+        return ""
+    return f"Prices: {'; '.join(f'{gpu} {source}' for gpu, source in sources.items())}."
 
 
 def _step_s(row: SweepRow) -> float:

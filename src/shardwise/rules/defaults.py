@@ -8,7 +8,7 @@ from shardwise.engines.table import ENGINES, EngineName
 from shardwise.layout import REST, Layout, ZeroStage
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
-from shardwise.recipe import Precision, Recipe
+from shardwise.recipe import ADAPTER_SEQ_LEN, Precision, Recipe
 from shardwise.rules.changes import apply_changes, current_value, merge
 from shardwise.rules.refusal import Changes, Value
 from shardwise.schedules.table import CHUNKED_SCHEDULE, SPLITTING_SCHEDULES
@@ -103,7 +103,8 @@ def _fill_recipe(
 ) -> tuple[Recipe, tuple[str, ...]]:
     """The whole recipe, and a sentence for every choice that was left open and is not the same everywhere.
 
-    ``seq_len`` is the fallback, or as many positions as the model was made for when they are fewer.
+    ``seq_len`` is the fallback, shorter where adapters are trained, or as many positions as the model was made for when
+    they are fewer.
 
     ``precision`` is bf16-mixed unless the GPU multiplies fp16 only (V100, T4). ``compile`` is what the engine does when
     nobody asks: the native engine compiles, the others do not. A pipeline schedule that splits the backward pass is
@@ -111,9 +112,13 @@ def _fill_recipe(
     """
     filled, notes = dict(given), []
     if "seq_len" not in given and fallback_seq_len is not None:
-        filled["seq_len"] = _seq_len_within(model, fallback_seq_len)
-        if filled["seq_len"] != fallback_seq_len:
+        trains_adapters = given.get("adapter", "none") != "none"
+        longest = min(fallback_seq_len, ADAPTER_SEQ_LEN) if trains_adapters else fallback_seq_len
+        filled["seq_len"] = _seq_len_within(model, longest)
+        if filled["seq_len"] != longest:
             notes.append(f"seq_len={filled['seq_len']}: {model.name} has {model.max_position_embeddings} positions")
+        elif trains_adapters:
+            notes.append(f"seq_len={longest}: recipes for adapters cut examples off there")
     if "precision" not in given and _lacks_bf16(cluster):
         filled["precision"] = _precision_without_bf16(engine)
         notes.append(f"precision={filled['precision']}: {cluster.gpu.name} has no bf16 matrix unit")

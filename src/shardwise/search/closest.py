@@ -13,11 +13,11 @@ from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
-from shardwise.rules import apply_changes
+from shardwise.rules import Changes
 from shardwise.rules.changes import changes_text
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, size_change, with_gpu, with_host_memory
-from shardwise.search.hypotheses import Hypothesis, first_that_helps, free_axes, has_plan, relief_of
+from shardwise.search.hypotheses import Hypothesis, changed, first_that_helps, free_axes, has_plan, relief_of
 from shardwise.search.narrow_states import narrow_states
 from shardwise.search.nearest import nearest_plan
 from shardwise.search.nearest_size import nearest_size
@@ -26,7 +26,7 @@ from shardwise.search.records import ClosestPlan, Objective, Relief
 from shardwise.search.repairs import batch_repair
 from shardwise.units import GIB, format_gb, format_gib
 
-__all__ = ["LOSS_CHUNKS", "closest_plan", "more_gpus", "what_it_lacks"]
+__all__ = ["FUSED_ATTENTION", "LOSS_CHUNKS", "closest_plan", "more_gpus", "what_it_lacks"]
 
 FEW_PREDICTIONS = 6
 MAX_RELIEFS = 5
@@ -34,6 +34,9 @@ MAX_GPU_FACTOR = 1024
 MAX_HALVINGS = 12
 CLOSER_SIZES = 3
 LOSS_CHUNKS = 8
+"""Pieces of the loss that are proposed where it is computed in one."""
+FUSED_ATTENTION: Changes = (("attention", "flash"), ("attention_kernel", None))
+"""The engine's fused kernel in place of written-out scores."""
 ADAPTER_CAUTIONS = {
     "lora": "trains adapters instead of the model",
     "qlora": "trains adapters beside a base of 4 bits",
@@ -128,11 +131,9 @@ def _kinds(question: Plan, bounds: SearchBounds, memory: MemoryPrediction) -> It
     """Changes that hold less, those of the recipe before those of the hardware; of each kind the first that helps."""
     recipe = question.recipe
     if recipe.writes_scores:
-        flash = replace(question, recipe=recipe.with_fused_attention())
-        yield (Hypothesis(change="attention=flash", question=flash, bounds=bounds),)
+        yield (changed(question, bounds, FUSED_ATTENTION),)
     if recipe.loss_chunks == 1 and question.model.has_head:
-        chunked = replace(question, recipe=replace(recipe, loss_chunks=LOSS_CHUNKS))
-        yield (Hypothesis(change=f"loss_chunks={LOSS_CHUNKS}", question=chunked, bounds=bounds),)
+        yield (changed(question, bounds, (("loss_chunks", LOSS_CHUNKS),)),)
     if bounds.offload is not None or recipe.offload != "none":
         yield _offload_hypotheses(question, bounds)
     yield _narrow_states(question, bounds)
@@ -143,12 +144,7 @@ def _kinds(question: Plan, bounds: SearchBounds, memory: MemoryPrediction) -> It
 
 def _narrow_states(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
     for changes in narrow_states(question):
-        yield Hypothesis(
-            change=changes_text(changes),
-            question=apply_changes(question, changes),
-            bounds=bounds,
-            caution="other numerics: check the loss",
-        )
+        yield changed(question, bounds, changes, "other numerics: check the loss")
 
 
 def _adapters(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
@@ -157,8 +153,7 @@ def _adapters(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
         return
     for adapter, caution in ADAPTER_CAUTIONS.items():
         if adapter in ENGINES[question.engine].adapters:
-            small = apply_changes(question, (("adapter", adapter),))
-            yield Hypothesis(change=f"adapter={adapter}", question=small, bounds=bounds, caution=caution)
+            yield changed(question, bounds, (("adapter", adapter),), caution)
 
 
 def _bigger_gpus(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 from shardwise.rules import Changes, apply_changes
-from shardwise.rules.changes import RECIPE_FIELDS, changes_text, merge
+from shardwise.rules.changes import RECIPE_FIELDS, changes_text, current_value, merge
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import SEARCHED_FIELDS
 from shardwise.search.one_pass import find
@@ -15,7 +15,16 @@ from shardwise.search.records import Objective, Rejection, Relief
 from shardwise.search.targets import meeting
 from shardwise.units import format_gib
 
-__all__ = ["AT_THE_EDGE", "Hypothesis", "first_that_helps", "free_axes", "has_plan", "mended_rules", "relief_of"]
+__all__ = [
+    "AT_THE_EDGE",
+    "Hypothesis",
+    "changed",
+    "first_that_helps",
+    "free_axes",
+    "has_plan",
+    "mended_rules",
+    "relief_of",
+]
 
 AT_THE_EDGE = "fits at the edge: try it first"
 ENOUGH_PREDICTIONS = SearchBounds().max_predictions
@@ -92,9 +101,9 @@ def mended_rules(question: Plan, bounds: SearchBounds, rejected: Sequence[Reject
     together: Changes = ()
     for changes in fixes:
         together = merge(together, changes)
-        yield _changed(question, bounds, changes)
+        yield changed(question, bounds, changes)
     if together and dict(together) not in map(dict, fixes):
-        yield _changed(question, bounds, together)
+        yield changed(question, bounds, together)
 
 
 def _is_about_question(changes: Changes) -> bool:
@@ -102,6 +111,8 @@ def _is_about_question(changes: Changes) -> bool:
     return bool(names) and names <= RECIPE_FIELDS - TRIED_FIELDS
 
 
-def _changed(question: Plan, bounds: SearchBounds, changes: Changes) -> Hypothesis:
-    words = changes_text(changes)
-    return Hypothesis(change=words, question=apply_changes(question, changes), bounds=bounds)
+def changed(question: Plan, bounds: SearchBounds, changes: Changes, caution: str = "") -> Hypothesis:
+    """The question with the changes that change something, as they are typed."""
+    typed = tuple((name, value) for name, value in changes if value != current_value(question, name))
+    asked = apply_changes(question, typed)
+    return Hypothesis(change=changes_text(typed), question=asked, bounds=bounds, caution=caution)

@@ -15,7 +15,7 @@ from shardwise.plan import Plan
 from shardwise.rules.world import fast_domain_gpus
 from shardwise.search.simplicity import straddles_nodes
 
-__all__ = ["MAX_LOSS_FRACTION", "PRICES", "Price", "charged", "price_fraction"]
+__all__ = ["MAX_LOSS_FRACTION", "PRICES", "Price", "asked_fraction", "charged", "price_fraction"]
 
 MAX_LOSS_FRACTION = 0.10
 """A recommended plan is at most this much slower than the fastest safe one, whatever the others cost."""
@@ -87,6 +87,11 @@ def _divides_like_another_engine(plan: Plan) -> bool:
     layout = plan.layout
     divides_more = (layout.zero_stage > 1) & (layout.state_shard_size > 1)
     return divides_more & (ENGINES[plan.engine].default_zero_stage == 1)
+
+
+def _recomputes_part(plan: Plan) -> bool:
+    layers = plan.recipe.recompute_layers
+    return layers is not None and (layers > 0) & negated(plan.recipe.recompute == "none")
 
 
 def _pipes_adapters(plan: Plan) -> bool:
@@ -176,6 +181,12 @@ PRICES: tuple[Price, ...] = (
         gain_fraction=0.03,
         reason="They are tuned to one prediction of the head's time, and checkpoints remember them.",
         is_due=_is_uneven,
+    ),
+    Price(
+        name="recomputation of part of the layers",
+        gain_fraction=0.03,
+        reason="The count is tuned to one prediction of the memory, and changes with every length and batch.",
+        is_due=_recomputes_part,
     ),
     Price(
         name="stages that differ by more than one layer",
@@ -278,3 +289,8 @@ def charged(plan: Plan, *, beyond: Plan) -> Sequence[Price]:
     """The steps that a plan takes and another does not, the dearest first."""
     due = [price for price in PRICES if price.is_due(plan) and not price.is_due(beyond)]
     return sorted(due, key=lambda price: -price.gain_fraction)
+
+
+def asked_fraction(prices: Sequence[Price]) -> float:
+    """The share of the step time that steps have to save together."""
+    return sum(price.gain_fraction for price in prices)

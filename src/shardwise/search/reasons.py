@@ -1,8 +1,10 @@
 """Sentences of a search: why a plan is recommended, and why each of the others lost, in terms of the objective."""
 
+from collections.abc import Sequence
+
 from shardwise.ledger import TimeComponent
 from shardwise.search.evaluation import Evaluated
-from shardwise.search.price_list import charged
+from shardwise.search.price_list import Price, asked_fraction, charged
 from shardwise.search.records import Objective
 from shardwise.search.simplicity import told_apart
 from shardwise.units import Bytes, format_gib, format_percent, format_seconds
@@ -67,6 +69,8 @@ def _named(other: Evaluated, winner: Evaluated, adjective: str, objective: Objec
         return f"{words} needs {_share(less)} less and {_speed_text(other, winner)}; {against}"
     takes = format_seconds(other.prediction.time.step_s)
     less = 1 - other.prediction.time.step_s / winner.prediction.time.step_s
+    if less < 0:  # the recommended plan is at the edge of the device, and worth a try for what it saves
+        return f"{words} takes {takes}, {format_percent(-less)} more"
     return f"{words} takes {takes}, {_share(less)} less; {what_speaks_against(other, winner)}"
 
 
@@ -87,9 +91,17 @@ def what_speaks_against(found: Evaluated, winner: Evaluated) -> str:
         return "it is no simpler"
     if len(prices) == 1:
         return f"it gains less than is asked for {prices[0].name} ({format_percent(prices[0].gain_fraction)})"
-    asked = format_percent(sum(price.gain_fraction for price in prices))
-    steps = ", ".join(f"{price.name} ({format_percent(price.gain_fraction)})" for price in prices[:SHOWN_DIFFERENCES])
-    return f"it gains less than the {asked} asked of it: {steps}"
+    return f"it gains less than the {format_percent(asked_fraction(prices))} asked of it: {_sum_text(prices)}"
+
+
+def _sum_text(prices: Sequence[Price]) -> str:
+    """Prices that add up: each of a few, or the dearest and the sum of the others."""
+    named = prices if len(prices) <= SHOWN_DIFFERENCES else prices[:1]
+    terms = [f"{price.name} ({format_percent(price.gain_fraction)})" for price in named]
+    others = prices[len(named) :]
+    if others:
+        terms.append(f"{len(others)} more ({format_percent(asked_fraction(others))})")
+    return " + ".join(terms)
 
 
 def _memory_text(saved_bytes: Bytes) -> str:

@@ -27,8 +27,8 @@ def safely_recomputed(
     modes: Sequence[Recompute],
     module_sets: Sequence[tuple[RecomputeModule, ...]] = (),
 ) -> Iterator[Weighed]:
-    """For each mode of recomputation: the plan with the fewest blocks of it that fits safely, with its memory; and with
-    the first set of modules with which it does.
+    """For each mode of recomputation: the plan with the fewest blocks of it that fits safely, with its memory, and the
+    one with all blocks; and with the first set of modules with which it does.
 
     Args:
         plan: fits, at the edge of the device.
@@ -43,19 +43,18 @@ def safely_recomputed(
     for mode in modes:
         if DEPTHS.index(mode) < max(1, depth):
             continue
-        found = _fewest(plan, memory, mode)
-        if found is not None:
-            yield found
+        yield from (found for found in _fewest_and_every(plan, memory, mode) if not find_errors(found[0]))
 
 
-def _fewest(plan: Plan, memory: MemoryPrediction, mode: Recompute) -> Weighed | None:
+def _fewest_and_every(plan: Plan, memory: MemoryPrediction, mode: Recompute) -> Iterator[Weighed]:
     """More blocks never need more, so the fewest that fit safely are found by halving, from where a straight line
-    points and next to it."""
+    points and next to it. All blocks take longer, and are one choice less."""
     most = max(plan.layout.stage_layers or (-(-plan.model.num_hidden_layers // plan.layout.pp),))
     now = (plan.recipe.recompute_layers or most) if plan.recipe.recompute == mode else 0
     every = _recomputing(plan, mode, most, most)
     if now >= most or not _is_safe(every):
-        return None
+        return
+    yield every
     share = (memory.needed_bytes - _safe_bytes(memory)) / max(1, memory.needed_bytes - every[1].needed_bytes)
     too_few, enough, found = now, most, every
     middle, steps = now + ceil(share * (most - now)), 0
@@ -68,7 +67,8 @@ def _fewest(plan: Plan, memory: MemoryPrediction, mode: Recompute) -> Weighed | 
             too_few, beside = middle, middle + 1
         steps += 1
         middle = beside if steps < 3 else (too_few + enough) // 2
-    return found if not find_errors(found[0]) else None
+    if enough < most:
+        yield found
 
 
 def _after(plan: Plan, module_sets: Sequence[tuple[RecomputeModule, ...]]) -> Sequence[tuple[RecomputeModule, ...]]:

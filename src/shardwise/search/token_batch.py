@@ -13,6 +13,7 @@ __all__ = [
     "TokenBatch",
     "assumed_batch",
     "assumed_tokens",
+    "fine_tunes",
     "rounded_batch",
     "suiting_tokens",
 ]
@@ -53,7 +54,7 @@ def assumed_batch(*, model: ModelSpec, recipe: Recipe, num_gpus: int) -> TokenBa
     """
     if recipe.adapter != "none":
         sequences, rule = ADAPTER_SEQUENCES, f"adapters learn from some {ADAPTER_SEQUENCES} sequences a step"
-    elif recipe.tokens is not None and recipe.tokens < model.num_params:
+    elif fine_tunes(model, recipe):
         sequences = TUNING_SEQUENCES
         rule = f"fewer tokens than parameters are fine-tuning, with some {TUNING_SEQUENCES} sequences a step"
     else:
@@ -64,6 +65,11 @@ def assumed_batch(*, model: ModelSpec, recipe: Recipe, num_gpus: int) -> TokenBa
         num_sharing_gpus=num_gpus,
         sentence=f"{_none_given(size, recipe.seq_len)}: {rule}, at least one for each GPU",
     )
+
+
+def fine_tunes(model: ModelSpec, recipe: Recipe) -> bool:
+    """Whether a run begins with trained weights: adapters do, and so do fewer tokens than the model has parameters."""
+    return recipe.adapter != "none" or (recipe.tokens is not None and recipe.tokens < model.num_params)
 
 
 def suiting_tokens(*, model: ModelSpec, recipe: Recipe, num_gpus: int) -> int:

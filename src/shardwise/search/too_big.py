@@ -1,15 +1,16 @@
 """Ways to make a plan fit that does not: a change of its recipe, or how many times further it has to be divided."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import ceil
 
 from shardwise.engines.table import ENGINES
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_fullest_memory
 from shardwise.prediction import MemoryPrediction
-from shardwise.recipe import Offload, Recipe
-from shardwise.rules import find_errors
+from shardwise.recipe import Offload
+from shardwise.rules import Changes, find_errors
+from shardwise.rules.changes import changes_text
+from shardwise.rules.defaults import type_changes
 from shardwise.search.candidates import ZERO_STAGES
 from shardwise.units import format_gib
 
@@ -48,31 +49,23 @@ def way_out(plan: Plan, memory: MemoryPrediction) -> str:
 
 
 def _changed(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Plans of the recipes that break no rule; where one needs a higher ZeRO stage, of the lowest that it takes."""
-    for words, recipe in _recipes(plan):
+    """Changed plans that break no rule, with what to type; a change gets the lowest ZeRO stage that it takes."""
+    for changes in _ladder(plan):
         for stage in ZERO_STAGES[ZERO_STAGES.index(plan.layout.zero_stage) :]:
-            tried = replace(plan, recipe=recipe, layout=replace(plan.layout, zero_stage=stage))
-            if not find_errors(tried):
-                yield words if stage == plan.layout.zero_stage else f"{words} zero_stage={stage}", tried
+            typed, tried = type_changes(plan, (*changes, ("zero_stage", stage)))
+            if typed and not find_errors(tried):
+                yield changes_text(typed), tried
                 break
 
 
-def _recipes(plan: Plan) -> Iterator[tuple[str, Recipe]]:
-    """Recipes that hold less, in the order of what they cost, with the words to type."""
-    recipe, offers = plan.recipe, ENGINES[plan.engine]
-    small, small_words = recipe, ""
+def _ladder(plan: Plan) -> Iterator[Changes]:
+    """Changes of the recipe that hold less, in the order of what they cost."""
+    recipe = plan.recipe
+    everything: Changes = (("recompute", "full"), ("recompute_layers", None), ("recompute_modules", None))
+    least: Changes = (("micro_batch_size", 1), *everything)
     if recipe.micro_batch_size > 1:
-        half = recipe.micro_batch_size // 2
-        yield f"micro_batch_size={half}", replace(recipe, micro_batch_size=half)
-        small, small_words = replace(recipe, micro_batch_size=1), "micro_batch_size=1 "
-    is_full = recipe.recompute == "full" and not recipe.recompute_layers
-    full_words = small_words if is_full else f"{small_words}recompute=full "
-    every = {"recompute": "full", "recompute_layers": None, "recompute_modules": None}
-    full = replace(small, **every)  # type: ignore[arg-type]
-    if not is_full:
-        yield "recompute=full", replace(recipe, **every)  # type: ignore[arg-type]
-        yield full_words.rstrip(), full
-    frees = not plan.cluster.runs_on_cpu
-    for offload in MOVING if frees and recipe.offload == "none" else ():
-        if offload in offers.offloads:
-            yield f"{full_words}offload={offload}", replace(full, offload=offload)
+        yield (("micro_batch_size", recipe.micro_batch_size // 2),)
+    yield everything
+    yield least
+    if recipe.offload == "none" and not plan.cluster.runs_on_cpu:
+        yield from ((*least, ("offload", one)) for one in MOVING if one in ENGINES[plan.engine].offloads)

@@ -8,6 +8,7 @@ from shardwise.cluster import Cluster
 from shardwise.errors import ShardwiseError
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
+from shardwise.prediction import Prediction, RunningCost
 from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import OFFLOADS
@@ -61,11 +62,20 @@ class WhatIf:
     """Tokens per second and GPU over the recommended plan's."""
     gpus_ratio: float = 1.0
     """GPUs over those of the recommended plan."""
+    is_for_sale: bool = True
+    """Whether the changed question can be asked: nobody sells a GPU with a little more memory."""
+    running_cost: RunningCost | None = None
+    """Dollars on GPUs of another type; ``None`` on the same type, or where no price is known."""
 
     @property
     def has_fewer_gpus(self) -> bool:
         """Whether GPUs are missing: that is no offer, however fast the others are."""
         return self.gpus_ratio < 1
+
+    @property
+    def is_shorter(self) -> bool:
+        """Whether the step is noticeably shorter than the recommended plan's."""
+        return self.step_ratio < 1 - NOTEWORTHY_FRACTION
 
     @property
     def is_same_work(self) -> bool:
@@ -81,6 +91,11 @@ class Sensitivity:
     """A sentence."""
     changes: tuple[WhatIf, ...]
     """Offers in the order in which they are worth saying, GPUs that are missing, and more memory last."""
+
+    @property
+    def memory_binds(self) -> bool:
+        """Whether more memory on the same GPUs would make the step shorter."""
+        return any(change.is_shorter for change in self.changes if not change.is_for_sale)
 
 
 def what_if(result: SearchResult, *, limits: SearchBounds) -> Sensitivity | None:
@@ -146,10 +161,11 @@ def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBound
         except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
             continue
         for best in rank(meeting(fitting, bounds), objective=result.objective, limit=1):
-            yield offer, _changed(offer.change, best.plan, best.prediction.time.step_s, now)
+            yield offer, _changed(offer.change, best.plan, best.prediction, now)
 
 
-def _changed(change: str, plan: Plan, step_s: Seconds, now: RankedPlan) -> WhatIf:
+def _changed(change: str, plan: Plan, prediction: Prediction, now: RankedPlan) -> WhatIf:
+    step_s, is_other_type = prediction.time.step_s, plan.cluster.gpu.id != now.plan.cluster.gpu.id
     return WhatIf(
         change=change,
         plan=plan,
@@ -157,6 +173,7 @@ def _changed(change: str, plan: Plan, step_s: Seconds, now: RankedPlan) -> WhatI
         step_ratio=step_s / now.prediction.time.step_s,
         rate_ratio=rate_ratio(plan, step_s=step_s, now=now),
         gpus_ratio=plan.cluster.num_gpus / now.plan.cluster.num_gpus,
+        running_cost=prediction.running_cost if is_other_type else None,
     )
 
 
@@ -171,10 +188,11 @@ def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> 
     if not now.prediction.memory.is_borderline:
         fitting = safely_fitting(fitting, Space(question=question, bounds=near))
     best = next(iter(rank(fitting, objective="step_time", limit=1)), None)
-    now_s = now.prediction.time.step_s
-    if best is None or best.prediction.time.step_s > now_s:
-        return _changed(change, replace(now.plan, cluster=question.cluster), now_s, now)
-    return _changed(change, best.plan, best.prediction.time.step_s, now)
+    if best is None or best.prediction.time.step_s > now.prediction.time.step_s:
+        found = _changed(change, replace(now.plan, cluster=question.cluster), now.prediction, now)
+    else:
+        found = _changed(change, best.plan, best.prediction, now)
+    return replace(found, is_for_sale=False)
 
 
 def _moving_no_more(near: SearchBounds, plan: Plan) -> SearchBounds:
@@ -221,7 +239,7 @@ def _around(found: Sequence[RankedPlan], limits: SearchBounds) -> SearchBounds:
 
 def _what_binds(now: RankedPlan, memory: WhatIf) -> str:
     """Memory where a little more of it helps; otherwise what takes most of the step besides computing."""
-    if memory.step_ratio < 1 - NOTEWORTHY_FRACTION:
+    if memory.is_shorter:
         return (
             f"Memory binds: with {memory.change} a plan as safe would take {format_seconds(memory.step_s)} "
             f"({format_percent(1 - memory.step_ratio)} less), as {short_variant(memory.plan)}."

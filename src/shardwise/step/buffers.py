@@ -8,7 +8,6 @@ from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.inventory import Tensor, present
 from shardwise.step.own_buffers import own_buffers
 from shardwise.step.sharded_buffers import (
-    DEEPSPEED_BUCKET_ELEMENTS,
     fully_sharded_tensors,
     tensor,
     trainable_elements,
@@ -59,7 +58,7 @@ def _replicated(context: StageContext) -> Iterator[Tensor]:
     yield from present(context.is_autocast, _autocast_copies(context))
     if context.profile.sharding == "deepspeed":
         # ZeRO's flat buffers are allocated whatever the number of ranks.
-        bucket = least(DEEPSPEED_BUCKET_ELEMENTS, elements) * states.reduce_bytes
+        bucket = least(context.profile.bucket.num_elements, elements) * states.reduce_bytes
         yield tensor(
             "reduce buckets", "communication_buffers", 2 * bucket, timeline.head_backward, timeline.backward_end
         )

@@ -140,10 +140,10 @@ def _rule(context: StageContext, *, is_first: bool) -> BucketRule:
     if is_torch(context.plan):
         return BucketRule(
             num_first_elements=FIRST_BUCKET_BYTES / states.gradient_bytes,
-            elements=profile.bucket_bytes / states.gradient_bytes,
+            elements=profile.bucket.elements(states.gradient_bytes),
             may_exceed=True,
         )
-    limit = profile.bucket_bytes / states.reduce_bytes
+    limit = profile.bucket.elements(states.reduce_bytes)
     return BucketRule(num_first_elements=limit, elements=limit, may_exceed=False)
 
 

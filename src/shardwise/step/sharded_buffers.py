@@ -9,10 +9,9 @@ from shardwise.step.reduction_policy import defers_reductions
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.timeline import RunMoments
 
-DEEPSPEED_BUCKET_ELEMENTS = 500_000_000
 DEEPSPEED_LIVE_ELEMENTS = 1_000_000_000
 DEEPSPEED_PREFETCH_ELEMENTS = 50_000_000
-"""DeepSpeed ``runtime/zero/config.py`` defaults: bucket sizes, live parameters, prefetch bucket."""
+"""DeepSpeed ``runtime/zero/config.py`` defaults: live parameters, prefetch bucket."""
 
 FORWARD_COPIES = {"fsdp2": 3, "fsdp1": 2}
 """A unit in forward: its parameters and, under FSDP2, two flat all-gather outputs; FSDP1 gathers in place and
@@ -180,7 +179,7 @@ def zero_3_tensors(context: StageContext) -> Iterator[Tensor]:
     whole = sum(unit.base.full * unit.count for unit in context.held_units)
     trained = sum(trainable_elements(context, unit) * unit.count for unit in context.held_units)
     live = least(whole, DEEPSPEED_LIVE_ELEMENTS + DEEPSPEED_PREFETCH_ELEMENTS) * states.compute_bytes
-    buckets = 2 * least(DEEPSPEED_BUCKET_ELEMENTS, trained) * states.reduce_bytes
+    buckets = 2 * least(context.profile.bucket.num_elements, trained) * states.reduce_bytes
     end = timeline.backward_end
     yield from _kept_for_backward(context)
     yield tensor("gathered live parameters", "gathered_parameters", live, timeline.forward, end)

@@ -93,7 +93,7 @@ def _usual_server(entry: GpuEntry, gpus_per_node: int | None) -> Draft:
     """The usual server of a catalogue part, or a plain one when the catalogue has none."""
     if not entry.usual_node_id:
         return _plain_server_of(entry, gpus_per_node or entry.num_usual_gpus)
-    node = load_node(entry.usual_node_id)
+    node = replace(load_node(entry.usual_node_id), prices=prices_of(entry.gpu.id))  # nobody asked for its provider
     draft = Draft(node=node).assuming(
         f"{entry.gpu.id}: its usual server {node.id} is assumed, {_gpus(node.gpus_per_node)} over {_reach(node)}"
     )
