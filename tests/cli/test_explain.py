@@ -157,3 +157,4 @@ def test_the_first_change_fits_or_is_said_to_be_one_of_several(capsys):
     text = capsys.readouterr().out
     assert "No change alone makes it fit; the first of several: offload=parameters" in " ".join(text.split())
     assert "\noptimizer=adamw-8bit " in text
+    assert "moments in 8 bits: check" in " ".join(text.split())

@@ -92,6 +92,17 @@ def test_a_fitting_plan_gets_faster_not_smaller():
     assert all(change.fits and change.step_ratio < 0.99 for change in changes)
 
 
+def test_adapters_come_behind_what_trains_the_same_weights():
+    """8B in two stages of DeepSpeed's pipeline was told to train adapters, although the host holds the optimizer."""
+    layout = Layout(pp=2, zero_stage=1)
+    asked = plan(
+        cluster="2xh100-sxm", layout=layout, engine="deepspeed", seq_len=4096, global_batch_size=32, compile=False
+    )
+    edits = [change.edit for change in changes_of(asked)[1]]
+    assert edits[0] == "offload=optimizer"
+    assert "adapter=lora" in edits
+
+
 def test_what_fits_safely_is_shown_before_what_is_faster_at_the_edge():
     """recompute=none was to be changed first: 76.91 of 79.20 GiB, for a plan with 48.9 GiB to spare."""
     asked = plan("qwen2.5-7b", "8xa100-sxm-80", engine="accelerate", seq_len=4096, micro_batch_size=2, recompute="full")

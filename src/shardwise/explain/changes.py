@@ -30,7 +30,8 @@ so that no plan is predicted twice."""
 def smallest_changes(
     plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES, made: Predictions | None = None
 ) -> tuple[VerifiedChange, ...]:
-    """Changes that make a plan fit safely, or that save most when no single one does; smallest first.
+    """Changes that make a plan fit safely, or that save most when no single one does; smallest first, and adapters,
+    which train something else, behind the others.
 
     When one edit is not enough, the edits that save most for their effort are added up until the plan fits; flags and
     degrees are added up, too, before an edit that trains otherwise or buys GPUs. What is saved is memory of the GPU, or
@@ -38,7 +39,7 @@ def smallest_changes(
     """
     made = {} if made is None else made
     saving = [change for change in _tried(plan, prediction, made) if _relief_bytes(change, prediction) > 0]
-    fitting = sorted((change for change in saving if change.fits), key=_by_effort)
+    fitting = sorted((change for change in saving if change.fits), key=lambda one: (_is_lora(one), *_by_effort(one)))
     safe = [change for change in fitting if not change.is_borderline]
     if fitting:
         shown = safe or fitting

@@ -1,6 +1,6 @@
 """An explanation as text: findings with their numbers and reasons, then the changes that were tried."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from rich.console import RenderableType
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from shardwise.explain.records import Explanation, Finding, VerifiedChange
 from shardwise.plan import Plan
+from shardwise.prediction import Fit
 from shardwise.render.names import gib_number
 from shardwise.render.question import plan_lines, question_lines
 from shardwise.render.retyped import differing_options, retyped
@@ -20,8 +21,8 @@ from shardwise.render.text_prediction import answer_parts
 from shardwise.units import format_gib, format_seconds
 
 INDENT = 2
-MAX_EDIT_WIDTH = 24
-"""Columns that an edit is given before the words beside it wrap."""
+FITS_CELLS: Mapping[Fit, str] = {"fits": "yes", "at the edge": "at the edge", "does not fit": "no"}
+"""Each verdict under the heading "fits", where edits need the room."""
 
 
 def explanation_text(
@@ -102,16 +103,15 @@ def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
 def changes_table(changes: Sequence[VerifiedChange]) -> Table:
     """The changes, smallest first, with the memory and step time each was predicted to have."""
     table = plain_table(title="Changes, each predicted again")
-    widest = max(len(change.edit) for change in changes)
-    table.add_column("change", overflow="fold", min_width=min(widest, MAX_EDIT_WIDTH))
-    table.add_column("fit")
+    table.add_column("change", overflow="fold")
+    table.add_column("fits")
     table.add_column("needs GiB", justify="right")
     table.add_column("step", justify="right")
     table.add_column("it costs")
     for change in changes:
         table.add_row(
             change.edit,
-            change.fit,
+            FITS_CELLS[change.fit],
             gib_number(change.needed_bytes),
             format_seconds(change.step_s),
             change.cost,
