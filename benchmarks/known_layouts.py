@@ -25,7 +25,7 @@ from shardwise.rules import find_errors
 from shardwise.search import SearchBounds, search
 from shardwise.search.candidates import Candidates
 from shardwise.search.evaluation import FAMILY
-from shardwise.search.refinement import Wanted
+from shardwise.search.refinement import Cutoffs
 from shardwise.search.screening import screen
 from shardwise.search.simplicity import short_variant
 from shardwise.units import format_gib, format_seconds
@@ -157,7 +157,7 @@ def report(one: Known) -> Iterator[str]:
         step = format_seconds(ranked.prediction.time.step_s)
         yield f"- {word}: {short_variant(ranked.plan)}, {step}, {ratio:.2f} times as fast"
     question = replace(plan, recipe=recipe, layout=Layout())
-    found = screen(question, kept, wanted=Wanted(within_ratio=COUNTED_RATIO, front_ratio=COUNTED_RATIO))
+    found = screen(question, kept, cutoffs=Cutoffs(within_ratio=COUNTED_RATIO, front_ratio=COUNTED_RATIO))
     faster = found.pool.rows.take(found.step_s < prediction.time.step_s)
     limit = COUNTED_RATIO * found.step_s.min()
     more = " or more" if prediction.time.step_s > limit else ""

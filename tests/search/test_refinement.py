@@ -14,7 +14,7 @@ from shardwise.search.bounds import SearchBounds
 from shardwise.search.cuts import Cuts
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import Probes
-from shardwise.search.refinement import Refinement, Wanted
+from shardwise.search.refinement import Cutoffs, Refinement
 from shardwise.search.space import Space
 from shardwise.search.time_estimate import BOUND_FRACTION, TimeEstimate
 from shardwise.search.validity import valid_candidates
@@ -35,15 +35,15 @@ questions = st.builds(
 
 @settings(max_examples=6)
 @given(question=questions, within=st.sampled_from((1.02, 1.12, 1.5)), front=st.sampled_from((1.5, 3.0)))
-def test_refining_the_wanted_rows_finds_what_estimating_all_rows_finds(decorated, question, within, front):
+def test_refining_the_rows_that_matter_finds_what_estimating_all_rows_finds(decorated, question, within, front):
     pool = decorated(question, activation_offload=False, offload=("none",))
     if not len(pool):
         return
     memory = MemoryEstimate(probes=Probes(question=question))
     refinement = Refinement(Cuts(TimeEstimate(memory=memory), pool.rows), pool.rows, pool.num_microbatches)
-    wanted = Wanted(within_ratio=within, front_ratio=front)
+    cutoffs = Cutoffs(within_ratio=within, front_ratio=front)
     refinement.needed_bytes = pool.needed_bytes
-    refinement.run(wanted)
+    refinement.run(cutoffs)
     every = TimeEstimate(memory=memory).step_s(pool.rows, num_microbatches=pool.num_microbatches)
     is_done = refinement.is_estimated
     assert np.allclose(refinement.step_s[is_done], every[is_done], rtol=1e-9)
@@ -52,7 +52,7 @@ def test_refining_the_wanted_rows_finds_what_estimating_all_rows_finds(decorated
     done_s, done_bytes = every[is_done], pool.needed_bytes[is_done]
     for row in np.flatnonzero(~is_done & (every <= front * every.min())):
         least = done_bytes[done_s <= every[row]].min()
-        assert pool.needed_bytes[row] >= (1 - wanted.front_step_fraction) * least / ROUNDING
+        assert pool.needed_bytes[row] >= (1 - cutoffs.front_step_fraction) * least / ROUNDING
 
 
 def test_far_fewer_blocks_are_timed_than_there_are(make_question, decorated):
@@ -63,7 +63,7 @@ def test_far_fewer_blocks_are_timed_than_there_are(make_question, decorated):
     lazy, full = TimeEstimate(memory=memory), TimeEstimate(memory=memory)
     refinement = Refinement(Cuts(lazy, pool.rows), pool.rows, pool.num_microbatches)
     refinement.needed_bytes = pool.needed_bytes
-    refinement.run(Wanted(within_ratio=1.1, front_ratio=1.1))
+    refinement.run(Cutoffs(within_ratio=1.1, front_ratio=1.1))
     full.step_s(pool.rows, num_microbatches=pool.num_microbatches)
     assert len(lazy.block_table) < 0.6 * len(full.block_table)
     assert np.count_nonzero(refinement.is_estimated) < 0.2 * len(pool)

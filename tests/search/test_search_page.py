@@ -29,7 +29,7 @@ def test_the_example_is_the_answer(example, make_question):
     told = [
         f"{space.layouts_considered:,} | {len(layouts)} ways to write 8 GPUs",
         f"{space.layouts_invalid:,} leave | {rejected['engine-torch-zero-bubble-compile']:,} of them",
-        f"{space.layouts_evaluated:,} weighed",
+        f"{space.layouts_evaluated:,} computed",
         f"{space.layouts_too_big:,} are too big",
         f"{space.layouts_slower:,} leave | they are slower",
         f"{space.layouts_predicted} fit | the fastest takes {fastest_s:.2f} s",

@@ -169,7 +169,7 @@ def test_what_predictions_correct_brings_other_variants_before_the_fastest(monke
         "engine": "fsdp2",
     }
     fastest_s = search(**asked).pareto[0].prediction.time.step_s
-    monkeypatch.setattr(one_pass, "_predict_challengers", lambda *_: None)
+    monkeypatch.setattr(one_pass, "_predict_corrected", lambda *_: None)
     assert fastest_s < 0.995 * search(**asked).pareto[0].prediction.time.step_s
 
 

@@ -81,22 +81,22 @@ MODULE_FIELDS = np.asarray([BLOCK_FIELDS.index(name) for name in ("recompute_sel
 TABLE_FIELDS = ("forward", "backward", "weight_backward", "exposed")
 SHARDING_FIELDS = (
     "exposed",
-    "forward_hideable",
-    "forward_slowing",
-    "backward_hideable",
-    "backward_slowing",
+    "forward_overlappable",
+    "forward_contention",
+    "backward_overlappable",
+    "backward_contention",
     "optimizer",
     "exposed_each",
-    "forward_hideable_each",
-    "forward_slowing_each",
-    "backward_hideable_each",
-    "backward_slowing_each",
+    "forward_overlappable_each",
+    "forward_contention_each",
+    "backward_overlappable_each",
+    "backward_contention_each",
     "forward_copies",
     "backward_copies",
 )
 """Data parallelism of the one micro-batch it accompanies and the update, then what repeats with every micro-batch.
-Hideable is the busiest axis, which runs beside the others. What is hidden slows computation
-and is slowed by it, each group by its own ratio: slowing is what that adds. Last, the copies out of and into flat
+Overlappable is the busiest axis, which runs beside the others. What is hidden slows computation
+and is slowed by it, each group by its own ratio: contention is what that adds. Last, the copies out of and into flat
 buffers, casts and sums of gradients around the passes of every micro-batch."""
 
 
@@ -298,18 +298,18 @@ class BlockTimes:
         return (*once, update.optimizer_s, *each, copies.forward_s, copies.backward_s)
 
     def _passes(self, calls: tuple[Collective, ...]) -> tuple[float, ...]:
-        """Exposed seconds, then of each pass those of the busiest axis, and the slowing by all."""
+        """Exposed seconds, then of each pass those of the busiest axis, and the contention of all."""
         exposed_s, _ = self._seconds(calls)
         found: list[float] = []
         for phase in ("forward", "backward"):
             by_axis = {call.axis: 0.0 for call in calls}
-            slowing_s = 0.0
+            contention_s = 0.0
             for call in calls:
                 if call.is_overlappable and call.phase == phase:
                     duration_s = call.count * self.machine.calls.seconds(call)
                     by_axis[call.axis] += duration_s
-                    slowing_s += (self.machine.calls.slowdown_ratio(call) - 1) * duration_s
-            found += [max(by_axis.values(), default=0.0), slowing_s]
+                    contention_s += (self.machine.calls.slowdown_ratio(call) - 1) * duration_s
+            found += [max(by_axis.values(), default=0.0), contention_s]
         return (exposed_s, *found)
 
     def _exchanges(self, context: StageContext, shape: int, timed: Sequence[TimedOperation]) -> tuple[float, float]:
@@ -351,15 +351,15 @@ class BlockTimes:
         )
 
     def _seconds(self, calls: tuple[Collective, ...]) -> tuple[float, float]:
-        """Exposed and hideable seconds of one step's calls."""
-        exposed = hideable = 0.0
+        """Exposed and overlappable seconds of one step's calls."""
+        exposed = overlappable = 0.0
         for call in calls:
             duration_s = call.count * self.machine.calls.seconds(call)
             if call.is_overlappable:
-                hideable += duration_s
+                overlappable += duration_s
             else:
                 exposed += duration_s
-        return exposed, hideable
+        return exposed, overlappable
 
 
 def _under_other_blocks(context: StageContext) -> StageContext:

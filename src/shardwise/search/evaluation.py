@@ -85,17 +85,17 @@ class Evaluator:
         rows = self._rows = pool.rows
         self._question = question
         self._alive: Mask = np.ones(len(rows), dtype=np.bool_)
-        self._taken: dict[int, Evaluated] = {}
+        self._fitting: dict[int, Evaluated] = {}
         """Rows that fit, with their predictions."""
         self._uneven: list[Evaluated] = []
         self._spread: set[int] = set()
         """Rows that were tried with uneven stages."""
         self._made_safe: list[Evaluated] = []
-        self._weighed: dict[int, MemoryPrediction | None] = {}
+        self._memories: dict[int, MemoryPrediction | None] = {}
         """Predicted memory by row, for rows not taken into the result so far; ``None`` for a row that breaks a rule."""
         self._nearest: tuple[Plan, MemoryPrediction] | None = None
 
-    def scout(self, order: IntColumn, *, per_kind: int) -> None:
+    def predict_each_kind(self, order: IntColumn, *, per_kind: int) -> None:
         """Predict the first few rows of every ``KIND`` that fit, each of another set of degrees."""
         kinds = group_rows([self._rows.column(name) for name in KIND])[0]
         for kind in dict.fromkeys(kinds[order].tolist()):
@@ -107,7 +107,7 @@ class Evaluator:
         groups = group_rows([self._rows.column(name) for name in by])[0]
         ratios = np.ones(int(groups.max(initial=0)) + 1)
         found: dict[int, list[float]] = {}
-        for row, evaluated in self._taken.items():
+        for row, evaluated in self._fitting.items():
             found.setdefault(int(groups[row]), []).append(evaluated.prediction.time.step_s / float(estimate[row]))
         for group, values in found.items():
             ratios[group] = min(values)
@@ -129,8 +129,8 @@ class Evaluator:
             family = (*self._family(row), int(self._rows.offload[row]), int(self._rows.activation_offload[row]))
             if shares.get((*family, SAFE), 0) >= max_per_family:
                 continue
-            if row in self._taken:
-                is_borderline: bool | None = self._taken[row].prediction.memory.is_borderline
+            if row in self._fitting:
+                is_borderline: bool | None = self._fitting[row].prediction.memory.is_borderline
             elif self._alive[row]:
                 num_predicted += 1
                 is_borderline = self._take(row, shares.get((*family, BORDERLINE), 0) < max_per_family)
@@ -144,9 +144,9 @@ class Evaluator:
     def find_safe(self, order: IntColumn) -> None:
         """Predict the first row in ``order`` whose memory band lies within the device; nothing when it was already."""
         for row in order.tolist():
-            if row in self._taken and not self._taken[row].prediction.memory.is_borderline:
+            if row in self._fitting and not self._fitting[row].prediction.memory.is_borderline:
                 return
-            if row not in self._taken and self._alive[row] and self._take(row, takes_borderline=False) is False:
+            if row not in self._fitting and self._alive[row] and self._take(row, takes_borderline=False) is False:
                 return
 
     def spread_unevenly(self, *, most: int) -> None:
@@ -155,7 +155,7 @@ class Evaluator:
         Args:
             most: of those that were not tried, the ones that may be fastest.
         """
-        pipelines = {row: found for row, found in self._taken.items() if found.plan.layout.pp > 1}
+        pipelines = {row: found for row, found in self._fitting.items() if found.plan.layout.pp > 1}
         hoped_s = {row: _spread_s(found) for row, found in pipelines.items() if row not in self._spread}
         chosen = sorted(hoped_s, key=lambda row: hoped_s[row])[:most]
         self._spread.update(chosen)
@@ -193,53 +193,53 @@ class Evaluator:
     @property
     def fastest_s(self) -> float:
         """Seconds of the fastest step predicted so far, uneven stages included."""
-        every = (*self._taken.values(), *self._uneven)
+        every = (*self._fitting.values(), *self._uneven)
         return min((found.prediction.time.step_s for found in every), default=float("inf"))
 
     @property
     def is_open(self) -> Mask:
         """Rows that were not taken and are not known to be too big."""
         is_open = self._alive.copy()
-        is_open[list(self._taken)] = False
+        is_open[list(self._fitting)] = False
         return is_open
 
     def _in_order(self) -> list[Evaluated]:
         """The rows predicted so far, the fastest first."""
         return sorted(
-            self._taken.values(),
+            self._fitting.values(),
             key=lambda found: (found.prediction.time.step_s, found.prediction.memory.is_borderline),
         )
 
     @property
     def num_fitting(self) -> int:
         """Rows predicted to fit so far."""
-        return len(self._taken)
+        return len(self._fitting)
 
     @property
     def num_families(self) -> int:
         """Sets of degrees with a row predicted to fit so far."""
-        return len({taken.family for taken in self._taken.values()})
+        return len({taken.family for taken in self._fitting.values()})
 
     def result(self) -> Evaluation:
         """Everything found so far."""
         return Evaluation(
-            fitting=(*self._taken.values(), *self._uneven, *self._made_safe),
+            fitting=(*self._fitting.values(), *self._uneven, *self._made_safe),
             num_uneven=len(self._uneven),
             num_too_big=int(np.count_nonzero(~self._alive)),
-            nearest=None if self._taken else self._nearest,
+            nearest=None if self._fitting else self._nearest,
         )
 
     def _family(self, row: int) -> Key:
         return tuple(int(self._rows.column(name)[row]) for name in FAMILY)
 
-    def _weigh(self, row: int) -> MemoryPrediction | None:
+    def _memory(self, row: int) -> MemoryPrediction | None:
         """The memory of a row; ``None`` when it breaks a rule."""
         plan = self._rows.plan(row, question=self._question)
         return None if find_errors(plan) else predict_fullest_memory(plan)
 
     def _take(self, row: int, takes_borderline: bool) -> bool | None:
         """Take a row that fits, and say whether it is borderline; drop all that needs as much as one that does not."""
-        memory = self._weighed.pop(row) if row in self._weighed else self._weigh(row)
+        memory = self._memories.pop(row) if row in self._memories else self._memory(row)
         if memory is None:
             self._alive[row] = False
             return None
@@ -250,10 +250,10 @@ class Evaluator:
                 self._nearest = (plan, memory)
             return None
         if memory.is_borderline and not takes_borderline:
-            self._weighed[row] = memory
+            self._memories[row] = memory
             return None
         prediction = predict(plan, memory=memory)
-        self._taken[row] = Evaluated(family=self._family(row), plan=plan, prediction=prediction)
+        self._fitting[row] = Evaluated(family=self._family(row), plan=plan, prediction=prediction)
         return memory.is_borderline
 
 

@@ -57,7 +57,7 @@ def module_ladder(question: Plan, *, beside_blocks: bool) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Climb:
-    """Blocks of one question whose modules are weighed and timed."""
+    """Blocks of one question whose modules are counted and timed."""
 
     times: BlockTimes
     context: BlockContext

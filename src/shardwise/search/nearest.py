@@ -20,7 +20,7 @@ from shardwise.search.validity import valid_candidates
 
 __all__ = ["nearest_plan", "shortage_bytes"]
 
-WEIGHED_OF_EACH = 3
+PREDICTED_OF_EACH = 3
 """Candidates that are predicted for each way to keep tensors on the host: those estimated to lack least memory."""
 
 
@@ -37,8 +37,8 @@ def nearest_plan(question: Plan, bounds: SearchBounds, found: Found) -> tuple[Pl
     if not seen:
         return None
     every = dict.fromkeys([*seen, *_lacking_little(replace(question, layout=Layout()), bounds)])
-    weighed = [(plan, predict_fullest_memory(plan)) for plan in every if not find_errors(plan)]
-    return min(weighed, key=lambda pair: (shortage_bytes(pair[1], pair[0]), pair[1].needed_bytes), default=None)
+    with_memory = [(plan, predict_fullest_memory(plan)) for plan in every if not find_errors(plan)]
+    return min(with_memory, key=lambda pair: (shortage_bytes(pair[1], pair[0]), pair[1].needed_bytes), default=None)
 
 
 def shortage_bytes(memory: MemoryPrediction, plan: Plan) -> float:
@@ -71,7 +71,7 @@ def _lacking_little(question: Plan, bounds: SearchBounds) -> Iterator[Plan]:
                 activation_offload=constant(int(moves_activations), len(offered)),
             )
             lacking = _lacking_bytes(memory, moved)
-            for row in np.argsort(lacking, kind="stable")[:WEIGHED_OF_EACH].tolist():
+            for row in np.argsort(lacking, kind="stable")[:PREDICTED_OF_EACH].tolist():
                 yield moved.plan(row, question=asked)
 
 

@@ -42,13 +42,13 @@ EVERY_KIND = 2
 """Kinds of tensors that may move to the host: states and activations."""
 MOVED = 2
 """Rows predicted that are fast because they keep one of the kinds on the host, and as many because they keep both."""
-CHALLENGES, CHALLENGERS = 2, 2
+CORRECTIONS, CORRECTED = 2, 2
 """Rounds of predicting, when all else is, those few rows that a correction by it puts before the fastest."""
 SAFE_TRIES = 8
 """Rows, the fastest whose estimated band lies within the device, among which one is looked for that fits safely."""
 CHEAPER = 3
 """Sets of degrees that are predicted because they may be recommended for what they do without."""
-SCOUTED_RATIO, SCOUTS = 1.1, 1
+EACH_KIND_RATIO, OF_EACH_KIND = 1.1, 1
 """Largest ratio of an estimate to the fastest one at which a kind of variant is tried first, and the number of its
 variants that are predicted then: they correct what the estimate misjudges about all variants of the kind."""
 RESOLUTION = 0.005
@@ -132,10 +132,10 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
         if is_brief:
             evaluator.walk(order.by_time(order.step_s), max_fitting=bounds.max_predictions, max_per_family=1)
         else:
-            _predict_promising(evaluator, order, bounds=bounds, objective=objective)
+            _predict_candidates(evaluator, order, bounds=bounds, objective=objective)
             evaluator.spread_unevenly(most=SPREAD)
             if objective != "memory":
-                _predict_challengers(evaluator, order)
+                _predict_corrected(evaluator, order)
                 evaluator.recompute_safely(space=space, most=MADE_SAFE)
         if not evaluator.num_fitting:
             evaluator.walk(order.smallest(), max_fitting=OTHER_END, max_per_family=OTHER_END)
@@ -272,8 +272,8 @@ class _Order:
         return len(group_rows([self.pool.rows.column(name) for name in FAMILY])[1])
 
 
-def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBounds, objective: Objective) -> None:
-    """Scouts of every kind, then what the objective asks for, then the front of time and memory."""
+def _predict_candidates(evaluator: Evaluator, order: _Order, *, bounds: SearchBounds, objective: Objective) -> None:
+    """A few of every kind, then what the objective asks for, then the front of time and memory."""
     limit = bounds.max_predictions
     per_family = max(MIN_PER_FAMILY, limit // order.num_families)
     if objective == "memory":
@@ -283,7 +283,8 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
     fast = order.by_time(order.step_s)
     kinds_moved = order.kinds_moved[fast]
     own = fast[kinds_moved == kinds_moved.min(initial=EVERY_KIND)]
-    evaluator.scout(own[order.step_s[own] <= SCOUTED_RATIO * order.step_s[own].min()], per_kind=SCOUTS)
+    near = own[order.step_s[own] <= EACH_KIND_RATIO * order.step_s[own].min()]
+    evaluator.predict_each_kind(near, per_kind=OF_EACH_KIND)
     rest = max(MIN_PER_FAMILY, limit - evaluator.num_fitting)
     corrected = order.by_time(evaluator.corrected(order.step_s))
     corrected = corrected[np.isin(corrected, own)]
@@ -292,7 +293,7 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
         missing = min(max(bounds.max_plans, LEAST_SHOWN), limit) - evaluator.num_families
         evaluator.walk(corrected, max_fitting=missing, max_per_family=1)
     evaluator.find_safe(order.fitting_safely(corrected)[:SAFE_TRIES])
-    for _ in range(CHALLENGES):
+    for _ in range(CORRECTIONS):
         cheaper = order.cheaper(evaluator.corrected(order.step_s), evaluator)
         evaluator.walk(order.fitting_safely(cheaper), max_fitting=CHEAPER, max_per_family=1)
         evaluator.walk(cheaper, max_fitting=CHEAPER, max_per_family=1)
@@ -302,15 +303,15 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
     evaluator.walk(order.along_front(), max_fitting=OTHER_END, max_per_family=OTHER_END)
 
 
-def _predict_challengers(evaluator: Evaluator, order: _Order) -> None:
+def _predict_corrected(evaluator: Evaluator, order: _Order) -> None:
     """Rows that their estimate, as it is corrected by now, puts clearly before the fastest: first other variants of
     degrees that were predicted, then pipelines that uneven stages may make faster.
     """
     even = np.ones(len(order.pool))
-    for ratios in (*[even] * CHALLENGES, order.spread_ratios):
+    for ratios in (*[even] * CORRECTIONS, order.spread_ratios):
         by_kind, by_degrees = (evaluator.corrected(order.step_s, by=names) for names in (KIND, FAMILY))
         hoped_s = np.minimum(by_kind, by_degrees) * ratios
         rows = order.by_time(hoped_s)
         rows = rows[(hoped_s[rows] < (1 - RESOLUTION) * evaluator.fastest_s) & evaluator.is_open[rows]]
-        evaluator.walk(rows, max_fitting=CHALLENGERS, max_per_family=CHALLENGERS)
-        evaluator.spread_unevenly(most=CHALLENGERS)
+        evaluator.walk(rows, max_fitting=CORRECTED, max_per_family=CORRECTED)
+        evaluator.spread_unevenly(most=CORRECTED)

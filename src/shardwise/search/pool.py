@@ -86,7 +86,7 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
         memory: what rows need.
         capacity_bytes: of the device.
     """
-    weighed = partial(Pool.of, memory=memory, capacity_bytes=capacity_bytes)
+    pool_of = partial(Pool.of, memory=memory, capacity_bytes=capacity_bytes)
     modes = space.counted_modes
     if not modes or not len(pool):
         return pool.take(np.zeros(len(pool), dtype=np.bool_))
@@ -94,7 +94,7 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
     which = np.repeat(np.asarray(modes), len(pool))
     asked = pool.take(np.tile(np.arange(len(pool)), len(modes)))
     layers = space.most_layers(asked.rows.pp)
-    every = weighed(_recomputing(asked.rows, which, constant(0, len(which))), asked.num_microbatches)
+    every = pool_of(_recomputing(asked.rows, which, constant(0, len(which))), asked.num_microbatches)
     helps = np.flatnonzero((asked.needed_bytes > capacity_bytes) & (every.needed_bytes <= capacity_bytes))
     some, mode, most, needed = asked.take(helps), which[helps], layers[helps], every.needed_bytes[helps]
     # More blocks never need more: of a few numbers of blocks the fewest that fit show between which two to look next.
@@ -104,15 +104,13 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
         between = fewest[left, None] + np.ceil((enough - fewest)[left, None] * shares).astype(np.int64)
         between = np.minimum(between, enough[left, None] - 1)
         which = np.repeat(left, TRIED_AT_ONCE)
-        tried = weighed(_recomputing(some.rows.take(which), mode[which], between.ravel()), some.num_microbatches[which])
-        weights = tried.needed_bytes.reshape(between.shape)
-        num_too_few = np.argmax(
-            np.column_stack([weights <= capacity_bytes, np.ones(len(left), dtype=np.bool_)]), axis=1
-        )
+        tried = pool_of(_recomputing(some.rows.take(which), mode[which], between.ravel()), some.num_microbatches[which])
+        needs = tried.needed_bytes.reshape(between.shape)
+        num_too_few = np.argmax(np.column_stack([needs <= capacity_bytes, np.ones(len(left), dtype=np.bool_)]), axis=1)
         bounds = np.column_stack([fewest[left], between, enough[left]])
         row = np.arange(len(left))
         fewest[left], enough[left] = bounds[row, num_too_few], bounds[row, num_too_few + 1]
-        needed[left] = np.column_stack([weights, needed[left]])[row, num_too_few]
+        needed[left] = np.column_stack([needs, needed[left]])[row, num_too_few]
     rows = _recomputing(some.rows, mode, enough)
     solved = Pool(rows=rows, num_microbatches=some.num_microbatches, needed_bytes=needed)
     return solved.take(enough < most)
@@ -140,8 +138,8 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
     States move in steps, each of which holds less on the device and waits no less for the host than the one before;
     activations move or stay. The least of each is the fastest that fits.
     """
-    weighed = partial(Pool.of, memory=memory, capacity_bytes=capacity_bytes)
-    most = weighed(_all_moved(pool.rows, space), pool.num_microbatches)
+    pool_of = partial(Pool.of, memory=memory, capacity_bytes=capacity_bytes)
+    most = pool_of(_all_moved(pool.rows, space), pool.num_microbatches)
     pool = pool.take((most.needed_bytes <= capacity_bytes) & (pool.needed_bytes > capacity_bytes))
     ways = [(int(moves), mode) for moves in space.activation_offloads for mode in range(len(OFFLOADS))]
     # All ways at once: few rows take nearly as long as many.
@@ -151,7 +149,7 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
     is_other = (asked.rows.offload != modes) | (asked.rows.activation_offload != moves_activations)
     places = np.flatnonzero(is_offered & is_other)
     moved = replace(asked.rows, offload=modes, activation_offload=moves_activations).take(places)
-    tried = weighed(moved, asked.num_microbatches[places])
+    tried = pool_of(moved, asked.num_microbatches[places])
     fits = tried.needed_bytes <= capacity_bytes
     fits[fits] = memory.fits_host(moved.take(fits))
     # The first way of each row that fits, with and without moving activations.

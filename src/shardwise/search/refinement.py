@@ -2,8 +2,8 @@
 
 A row starts with a bound on its step time: its blocks at the speed of a wider cut of the tokens (:mod:`.cuts`). Rows
 are taken from the lowest bound up. A row whose own cut is timed is estimated; for the others the next cut on the way to
-theirs is. That ends when no row is *wanted* any more: within a share of the fastest estimate, or with less memory than
-every row estimated to be as fast. Pruning changes no estimate and no order among the rows that are wanted.
+theirs is. That ends when no row is left that may *matter*: within a share of the fastest estimate, or with less memory
+than every row estimated to be as fast. Pruning changes no estimate and no order among the rows that matter.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from shardwise.search.cuts import Cuts
 from shardwise.search.pool import Pool
 from shardwise.search.time_estimate import BOUND_FRACTION
 
-__all__ = ["Known", "Refinement", "Wanted"]
+__all__ = ["Cutoffs", "Known", "Refinement"]
 
 FEWEST_AT_ONCE, MOST_AT_ONCE = 4, 64
 """Combinations of degrees that are asked of the inventory before the order is looked at again: few before there is an
@@ -28,13 +28,13 @@ READ_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Cutoffs:
     """Limits on the rows whose step time a search must estimate."""
 
     within_ratio: float
-    """Every row is wanted up to this multiple of the fastest step time."""
+    """Every row matters up to this multiple of the fastest step time."""
     front_ratio: float
-    """Rows that need less memory than all that are as fast are wanted up to this multiple of the fastest step time."""
+    """Rows that need less memory than all that are as fast matter up to this multiple of the fastest step time."""
     front_step_fraction: float = 0.03
     """Share by which memory has to be lower to count as less."""
 
@@ -119,11 +119,11 @@ class Refinement:
         bound: FloatColumn = BOUND_FRACTION * np.sum(each * self._weight[row], axis=1)
         return bound + self._update_s[row]
 
-    def run(self, wanted: Wanted, *, among: IntColumn | None = None, known: Known = NOTHING) -> None:
-        """Refine until every wanted row is estimated.
+    def run(self, cutoffs: Cutoffs, *, among: IntColumn | None = None, known: Known = NOTHING) -> None:
+        """Refine until every row that may matter is estimated.
 
         Args:
-            wanted: which rows are.
+            cutoffs: how far behind the fastest a row may be and still matter.
             among: rows to refine, whose memory is filled in; all of them without.
             known: rows estimated elsewhere that these compete with.
         """
@@ -132,7 +132,7 @@ class Refinement:
         at_once = FEWEST_AT_ONCE
         while True:
             running = running[~self.is_estimated[running]]
-            running = running[self._is_wanted(running, wanted)]
+            running = running[self._may_matter(running, cutoffs)]
             if not len(running):
                 return
             running = running[np.argsort(self.step_s[running], kind="stable")]
@@ -152,20 +152,20 @@ class Refinement:
         order = np.argsort(step_s, kind="stable")
         return Known(step_s=step_s[order], needed_bytes=needed_bytes[order])
 
-    def _is_wanted(self, running: IntColumn, wanted: Wanted) -> Mask:
+    def _may_matter(self, running: IntColumn, cutoffs: Cutoffs) -> Mask:
         done = self.estimated()
         if not len(done.step_s):
             return np.ones(len(running), dtype=np.bool_)
         bounds, fastest_s = self.step_s[running], done.step_s[0]
-        near: Mask = bounds <= wanted.within_ratio * fastest_s
-        in_reach = np.flatnonzero(~near & (bounds <= wanted.front_ratio * fastest_s))
+        near: Mask = bounds <= cutoffs.within_ratio * fastest_s
+        in_reach = np.flatnonzero(~near & (bounds <= cutoffs.front_ratio * fastest_s))
         least = np.minimum.accumulate(done.needed_bytes)
         position = np.searchsorted(done.step_s, bounds[in_reach], side="right") - 1
-        near[in_reach] = self.needed_bytes[running[in_reach]] < (1 - wanted.front_step_fraction) * least[position]
+        near[in_reach] = self.needed_bytes[running[in_reach]] < (1 - cutoffs.front_step_fraction) * least[position]
         return near
 
     def _estimate(self, order: IntColumn, at_once: int) -> None:
-        """Estimate the most promising rows, those of a few combinations of degrees."""
+        """Estimate the rows of the lowest bounds, those of a few combinations of degrees."""
         ready = order[: ROWS_AT_ONCE * at_once]
         if not len(ready):
             return

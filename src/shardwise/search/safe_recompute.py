@@ -17,7 +17,7 @@ __all__ = ["safely_recomputed"]
 DEPTHS: tuple[Recompute, ...] = ("none", "selective", "full")
 """Recompute modes, from the one that keeps most activations to the one that keeps least."""
 
-Weighed = tuple[Plan, MemoryPrediction]
+PlanMemory = tuple[Plan, MemoryPrediction]
 
 
 def safely_recomputed(
@@ -26,7 +26,7 @@ def safely_recomputed(
     *,
     modes: Sequence[Recompute],
     module_sets: Sequence[tuple[RecomputeModule, ...]] = (),
-) -> Iterator[Weighed]:
+) -> Iterator[PlanMemory]:
     """For each mode of recomputation: the plan with the fewest blocks of it that fits safely, with its memory, and the
     one with all blocks; and with the first set of modules with which it does.
 
@@ -46,7 +46,7 @@ def safely_recomputed(
         yield from (found for found in _fewest_and_every(plan, memory, mode) if not find_errors(found[0]))
 
 
-def _fewest_and_every(plan: Plan, memory: MemoryPrediction, mode: Recompute) -> Iterator[Weighed]:
+def _fewest_and_every(plan: Plan, memory: MemoryPrediction, mode: Recompute) -> Iterator[PlanMemory]:
     """More blocks never need more, so the fewest that fit safely are found by halving, from where a straight line
     points and next to it. All blocks take longer, and are one choice less."""
     most = max(plan.layout.stage_layers or (-(-plan.model.num_hidden_layers // plan.layout.pp),))
@@ -81,12 +81,12 @@ def _safe_bytes(memory: MemoryPrediction) -> float:
     return memory.capacity_bytes / memory.high_fraction
 
 
-def _is_safe(weighed: Weighed) -> bool:
-    memory = weighed[1]
+def _is_safe(found: PlanMemory) -> bool:
+    memory = found[1]
     return memory.fits_device and memory.fits_host and not memory.is_borderline
 
 
-def _recomputing(plan: Plan, mode: Recompute, layers: int, most: int) -> Weighed:
+def _recomputing(plan: Plan, mode: Recompute, layers: int, most: int) -> PlanMemory:
     """The plan with so many blocks of every stage recomputed, and what it needs."""
     modules = plan.recipe.recompute_modules if mode == "selective" else None
     some = layers if layers < most else None
@@ -95,7 +95,7 @@ def _recomputing(plan: Plan, mode: Recompute, layers: int, most: int) -> Weighed
     return changed, predict_fullest_memory(changed)
 
 
-def _recomputing_modules(plan: Plan, modules: tuple[RecomputeModule, ...]) -> Weighed:
+def _recomputing_modules(plan: Plan, modules: tuple[RecomputeModule, ...]) -> PlanMemory:
     """The plan with some modules of every block recomputed, and what it needs."""
     recipe = replace(plan.recipe, recompute="selective", recompute_layers=None, recompute_modules=modules)
     changed = replace(plan, recipe=recipe)

@@ -1,9 +1,10 @@
 """The screening of a space: the rows that fit and may be the fastest, estimated, and what became of the others.
 
 1. Every axis is enumerated; a row that breaks a rule, or whose model states alone exceed the device, is dropped.
-2. A sample of the rows is weighed, and the fastest of it that fits is found. A row whose lower bound lies far above
-   that time is *slower*, whether or not it would fit.
-3. The others are weighed. Those that fit are estimated from the lowest bound up until none that is left can matter.
+2. The memory of a sample of the rows is computed, and the fastest of it that fits is found. A row whose lower bound
+   lies far above that time is *slower*, whether or not it would fit.
+3. The memory of the others is computed. Those that fit are estimated from the lowest bound up until none that is left
+   can matter.
 4. A row that is too big is made to fit, by recomputing some blocks or by moving something to the host, where its bound
    says that it may be the fastest then.
 """
@@ -29,7 +30,7 @@ from shardwise.search.pool import (
 )
 from shardwise.search.probes import Probes
 from shardwise.search.records import Objective
-from shardwise.search.refinement import Refinement, Wanted
+from shardwise.search.refinement import Cutoffs, Refinement
 from shardwise.search.space import Space
 from shardwise.search.time_estimate import TimeEstimate
 from shardwise.search.validity import ValidCandidates, valid_candidates
@@ -37,12 +38,12 @@ from shardwise.units import Bytes
 
 __all__ = ["Screened", "screen"]
 
-WANTED: dict[Objective, Wanted] = {
-    "step_time": Wanted(within_ratio=1.1, front_ratio=1.3),
-    "cost": Wanted(within_ratio=1.1, front_ratio=1.3),
-    "cost_and_time": Wanted(within_ratio=1.1, front_ratio=1.3),
-    "fewest_gpus": Wanted(within_ratio=1.1, front_ratio=1.3),
-    "memory": Wanted(within_ratio=1.02, front_ratio=16.0, front_step_fraction=0.005),
+CUTOFFS: dict[Objective, Cutoffs] = {
+    "step_time": Cutoffs(within_ratio=1.1, front_ratio=1.3),
+    "cost": Cutoffs(within_ratio=1.1, front_ratio=1.3),
+    "cost_and_time": Cutoffs(within_ratio=1.1, front_ratio=1.3),
+    "fewest_gpus": Cutoffs(within_ratio=1.1, front_ratio=1.3),
+    "memory": Cutoffs(within_ratio=1.02, front_ratio=16.0, front_step_fraction=0.005),
 }
 """The rows that are estimated to the end, by objective: all that the prediction could still rank first, and the
 front of time and memory."""
@@ -58,7 +59,7 @@ CLEARLY_RATIO = 1.02
 READ_AT_ONCE = 2048
 """Rows whose whole memory is computed together in search of one that lacks little."""
 SOME_MEMORY_BYTES = 1
-ONLY_THE_FASTEST = Wanted(within_ratio=1.0, front_ratio=1.0)
+ONLY_THE_FASTEST = Cutoffs(within_ratio=1.0, front_ratio=1.0)
 TRIED_SMALLEST = 64
 """Candidates that are checked for one that breaks no rule, when nothing fits."""
 
@@ -87,7 +88,7 @@ def screen(
     bounds: SearchBounds,
     *,
     objective: Objective = "step_time",
-    wanted: Wanted | None = None,
+    cutoffs: Cutoffs | None = None,
 ) -> Screened:
     """Enumerate the space and estimate the rows that matter.
 
@@ -95,9 +96,9 @@ def screen(
         question: a plan whose layout is ignored.
         bounds: limits of the space.
         objective: what is to be small, which decides how far rows are estimated.
-        wanted: how far instead.
+        cutoffs: how far instead.
     """
-    limits = wanted or WANTED[objective]
+    limits = cutoffs or CUTOFFS[objective]
     space, capacity_bytes = Space(question=question, bounds=bounds), question.cluster.gpu.memory_bytes
     estimate = _estimate_of(_Asked.of(question))
     memory = estimate.memory
@@ -117,16 +118,16 @@ def screen(
     num_valid = valid.num_too_big + int(space.num_decorations(valid.rows).sum())
     cuts = Cuts(estimate, valid.rows)
     first, moving = _first_and_moving(cuts, valid, space)
-    if len(first) <= SMALL_SPACE and wanted is None:
+    if len(first) <= SMALL_SPACE and cutoffs is None:
         limits = replace(limits, within_ratio=max(SMALL_RATIO, limits.within_ratio))
-    weighed = _weighed(first, memory, limits, capacity_bytes)
+    with_memory = _filtered_by_memory(first, memory, limits, capacity_bytes)
     is_content = objective == "memory" and bool(first.is_estimated.any())
-    more = first.pool(weighed[:0]) if is_content else _made_to_fit(space, first, moving, weighed, memory=memory)
+    more = first.pool(with_memory[:0]) if is_content else _made_to_fit(space, first, moving, with_memory, memory=memory)
     second = Refinement(cuts, more.rows, more.num_microbatches)
     second.needed_bytes = more.needed_bytes
     second.run(limits, known=first.estimated())
     kept = [np.flatnonzero(part.is_estimated) for part in (first, second)]
-    too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
+    too_big = with_memory[first.needed_bytes[with_memory] > capacity_bytes]
     row, mode, _ = first.recomputed(too_big)
     stands_for = np.where(np.isin(mode, space.counted_modes), space.most_layers(first.plain.pp[row]), 1)
     nearly = _lacks_least(first, too_big, memory, capacity_bytes)
@@ -136,9 +137,9 @@ def screen(
         valid=valid,
         num_valid=num_valid,
         num_too_big=valid.num_too_big + int(stands_for.sum()),
-        num_evaluated=len(weighed) + len(more),
+        num_evaluated=len(with_memory) + len(more),
         too_big=first.take(nearly) if len(nearly) or not nearest else nearest[0],
-        smallest=partial(_least_memory, first, weighed, dropped, space, memory),
+        smallest=partial(_least_memory, first, with_memory, dropped, space, memory),
     )
 
 
@@ -172,26 +173,26 @@ def _estimate_of(asked: _Asked) -> TimeEstimate:
     return TimeEstimate(memory=MemoryEstimate(probes=Probes(question=asked.question)))
 
 
-def _weighed(first: Refinement, memory: MemoryEstimate, limits: Wanted, capacity_bytes: Bytes) -> IntColumn:
-    """Compute the memory of the rows that can be wanted and refine those that fit; the rows whose memory is known then.
+def _filtered_by_memory(first: Refinement, memory: MemoryEstimate, limits: Cutoffs, capacity_bytes: Bytes) -> IntColumn:
+    """Compute the memory of the rows that may matter and refine those that fit; the rows whose memory is known then.
 
-    The fastest of an even sample that fits shows which bounds are too high for a row to be wanted; when nothing in the
-    sample fits, all rows are weighed.
+    The fastest of an even sample that fits shows which bounds are too high for a row to matter; when nothing in the
+    sample fits, the memory of all rows is computed.
     """
     sample = np.arange(0, len(first), SAMPLE_STRIDE if len(first) > SMALL_SPACE else 1)
-    known = _weigh(first, sample, memory, capacity_bytes)
+    known = _fill_memory(first, sample, memory, capacity_bytes)
     first.run(ONLY_THE_FASTEST, among=known)
     found = first.estimated().step_s
     reach_s = max(limits.within_ratio, limits.front_ratio) * found[0] if len(found) else np.inf
     left = np.flatnonzero(np.isnan(first.needed_bytes) & (first.step_s <= reach_s))
     first.step_s[left] = first.bounds_s(left)
     others = left[first.step_s[left] <= reach_s]
-    known = np.concatenate([known, _weigh(first, others, memory, capacity_bytes)])
+    known = np.concatenate([known, _fill_memory(first, others, memory, capacity_bytes)])
     first.run(limits, among=np.sort(known))
     return np.flatnonzero(~np.isnan(first.needed_bytes))
 
 
-def _weigh(first: Refinement, chosen: IntColumn, memory: MemoryEstimate, capacity_bytes: Bytes) -> IntColumn:
+def _fill_memory(first: Refinement, chosen: IntColumn, memory: MemoryEstimate, capacity_bytes: Bytes) -> IntColumn:
     """Fill in the memory of some rows; those of them that fit.
 
     What is too big is given what shows it, which may be less than it needs; what offloads more than its host holds is
@@ -229,7 +230,7 @@ def _first_and_moving(cuts: Cuts, valid: ValidCandidates, space: Space) -> tuple
 
 
 def _made_to_fit(
-    space: Space, first: Refinement, moving: Refinement | None, weighed: IntColumn, *, memory: MemoryEstimate
+    space: Space, first: Refinement, moving: Refinement | None, with_memory: IntColumn, *, memory: MemoryEstimate
 ) -> Pool:
     """Rows that are too big, with some blocks recomputed or with states or activations on the host so that they fit.
 
@@ -238,7 +239,7 @@ def _made_to_fit(
     capacity_bytes = space.question.cluster.gpu.memory_bytes
     known = first.estimated().step_s
     fastest_s = known[0] if len(known) else np.inf
-    too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
+    too_big = with_memory[first.needed_bytes[with_memory] > capacity_bytes]
     left = first.pool(too_big[first.bounds_s(too_big) <= MADE_TO_FIT_RATIO * fastest_s])
     plain = left.take((left.rows.recompute == RECOMPUTES.index("none")) & np.isfinite(left.needed_bytes))
     partly = fewest_recomputed(plain, space, memory=memory, capacity_bytes=capacity_bytes)
@@ -256,11 +257,11 @@ def _unfit(pool: Pool, space: Space) -> Pool:
 
 
 def _least_memory(
-    first: Refinement, weighed: IntColumn, dropped: list[Candidates], space: Space, memory: MemoryEstimate
+    first: Refinement, with_memory: IntColumn, dropped: list[Candidates], space: Space, memory: MemoryEstimate
 ) -> Candidates:
     """The rows to look at when nothing fits, those that need least first."""
-    if len(weighed) or not dropped or not len(dropped[0]):
-        lightest = weighed[np.argsort(first.needed_bytes[weighed], kind="stable")]
+    if len(with_memory) or not dropped or not len(dropped[0]):
+        lightest = with_memory[np.argsort(first.needed_bytes[with_memory], kind="stable")]
         rows = first.take(lightest[:READ_AT_ONCE])
     else:
         rows = dropped[0]

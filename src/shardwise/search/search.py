@@ -1,4 +1,4 @@
-"""The search: enumerate, drop what breaks a rule or cannot fit, predict the most promising, rank what fits."""
+"""The search: enumerate, drop what breaks a rule or cannot fit, predict the candidates, rank what fits."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -65,7 +65,7 @@ WATCHED = (FIRST, LONGEST, LAST)
 LEAST_PASSING_FRACTION = 0.3
 """Smallest share of a block's time that the next stage waits for where gradients of weights are put off: these are a
 third of the block's FLOP, and up to two thirds of its bytes."""
-HIDDEN_PARTS = ("hideable", "slowing")
+HIDDEN_PARTS = ("overlappable", "contention")
 BOUND_FRACTION = 0.94
 """Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by 2.9 % at the most among
 all cuts of 8B, 9B, 70B and 8x7B models on nodes of six and eight GPUs; bounds leave room for twice that."""
@@ -101,7 +101,7 @@ class Passes:
     bubble: FloatColumn
     host: FloatColumn
     """Waiting for the host."""
-    lines: FloatColumn
+    compute_s: FloatColumn
     """``(rows, 2, 2)``: seconds of one micro-batch on the longest stage, under which data parallelism hides: forward
     and backward, each first with its waits for communication, then the computation alone."""
 
@@ -144,7 +144,7 @@ class TimeEstimate:
         sharding = self.sharding(rows)
         found = self._passes(rows, num_microbatches, sharding)
         longest = of_stage(sharding, self.probes.watched(rows, LONGEST))
-        step_s: FloatColumn = found.total + self._data_parallel_s(rows, num_microbatches, longest, found.lines)
+        step_s: FloatColumn = found.total + self._data_parallel_s(rows, num_microbatches, longest, found.compute_s)
         return step_s
 
     def block_columns(self, rows: Candidates) -> list[IntColumn]:
@@ -241,7 +241,7 @@ class TimeEstimate:
         totals = np.stack([stage.total for stage in stages])
         steady: FloatColumn = np.max(totals, axis=0) * rounds.astype(np.float64)
         longest, others = stages[1], _other_stages(stages, slowest=np.argmax(totals, axis=0), depth=depth)
-        lines = np.stack(
+        compute_s = np.stack(
             [
                 longest.forward + longest.forward_exposed,
                 longest.forward,
@@ -254,8 +254,8 @@ class TimeEstimate:
             steady=steady,
             bubble=_bubble_s(rows, others, num_microbatches, watched[1].largest_chunk_fraction)
             + _messages_s(rows, longest, num_microbatches, message_s),
-            host=self.host.update_s(rows) + self.host.copies_s(rows, rounds, lines[:, :, 0]),
-            lines=lines,
+            host=self.host.update_s(rows) + self.host.copies_s(rows, rounds, compute_s[:, :, 0]),
+            compute_s=compute_s,
         )
 
     def _stage_seconds(
@@ -339,7 +339,7 @@ class TimeEstimate:
         rows: Candidates,
         num_microbatches: IntColumn,
         sharding: Mapping[str, FloatColumn],
-        lines: FloatColumn,
+        compute_s: FloatColumn,
     ) -> FloatColumn:
         """Gathers, reductions and the update: what sticks out of the passes it accompanies, and the optimizer.
 
@@ -347,7 +347,7 @@ class TimeEstimate:
             rows: what is estimated.
             num_microbatches: of every row.
             sharding: of the longest stage.
-            lines: of :class:`Passes`.
+            compute_s: of :class:`Passes`.
         """
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
         # The first chunks are done while the others still run some micro-batches: two at the least, of as many.
@@ -356,10 +356,10 @@ class TimeEstimate:
         once = sharding["exposed"] + sharding["optimizer"]
         each = sharding["exposed_each"]
         for position, name in enumerate(passes):
-            line = lines[:, position]
+            one_pass_s = compute_s[:, position]
             parts = [sharding[f"{name}_{part}"] for part in HIDDEN_PARTS]
-            once = once + passes[name] * _overlapped_s(*parts, line=beside * line)
-            each = each + _overlapped_s(*(sharding[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
+            once = once + passes[name] * _overlapped_s(*parts, pass_s=beside * one_pass_s)
+            each = each + _overlapped_s(*(sharding[f"{name}_{part}_each"] for part in HIDDEN_PARTS), pass_s=one_pass_s)
         added: FloatColumn = once + rounds * each
         return added
 
@@ -449,13 +449,13 @@ def _messages_s(
     return found
 
 
-def _overlapped_s(hideable: FloatColumn, slowing: FloatColumn, *, line: FloatColumn) -> FloatColumn:
+def _overlapped_s(overlappable: FloatColumn, contention: FloatColumn, *, pass_s: FloatColumn) -> FloatColumn:
     """Seconds data parallelism adds to a pass it overlaps: what exceeds the pass, and the slowdown of the computation.
 
-    What waits in the line is not slowed. ``line`` is one pass of :class:`Passes`.
+    What waits in the pass is not slowed. ``pass_s`` is one pass of :class:`Passes`.
     """
-    whole, computing = line.T
-    room = np.maximum(whole, hideable)
+    whole, computing = pass_s.T
+    room = np.maximum(whole, overlappable)
     fraction = np.divide(computing, room, out=np.zeros_like(whole), where=room > 0)
-    added: FloatColumn = np.maximum(0.0, hideable - whole) + fraction * slowing
+    added: FloatColumn = np.maximum(0.0, overlappable - whole) + fraction * contention
     return added
