@@ -97,6 +97,8 @@ def test_strategies_are_compared_in_the_convention_that_was_asked_for():
     asked = plan("70B")
     one, ladder = advise(model=asked.model, cluster=asked.cluster, recipe=asked.recipe, engine=asked.engine)[:2]
     assert one.claim.endswith("10.5 times that.")
-    assert one.because.startswith("the textbook counts 12 bytes per parameter")
+    assert one.because.startswith(
+        "the textbook counts 2 bytes of weights, 2 of gradients and 8 of optimizer states a parameter"
+    )
     assert "97.79 GiB with ZeRO-3" in ladder.claim
     assert "stage 1 divides the optimizer (8 of 12 bytes per parameter)" in ladder.because

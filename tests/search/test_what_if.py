@@ -100,12 +100,13 @@ def test_another_batch_is_offered_where_fewer_gpus_share_this_one_than_could(mak
     assert better_shared_batch(replace(question, layout=Layout(dp_shard=num_copies, tp=2))) == better
 
 
-def test_a_precision_that_nobody_allowed_is_not_offered(make_question):
-    """fp8 was the first offer on nearly every H100. Whoever allows formats names them, and each is searched."""
+def test_a_precision_beside_those_that_were_given_is_not_offered(make_question):
+    """Eight bits are offered where bf16 was assumed; whoever gives formats allows these alone, and each is searched."""
     question = make_question(model="llama-3.1-8b", cluster="8xh100-sxm", seq_len=4096, global_batch_size=64)
     result = search(model=question.model, cluster=question.cluster, recipe=question.recipe, bounds=BOUNDS)
-    offers = free_offers(replace(question, open_fields=frozenset(("precision",))), result.plans[0], limits=BOUNDS)
-    assert not [offer for offer in offers if "precision" in offer.change]
+    for assumed, offered in ((frozenset(("precision",)), ["precision=fp8-mixed"]), (frozenset(), [])):
+        offers = free_offers(replace(question, open_fields=assumed), result.plans[0], limits=BOUNDS)
+        assert [offer.change for offer in offers if "precision" in offer.change] == offered
 
 
 def test_nothing_is_offered_where_nothing_is_gained(make_question):
@@ -161,6 +162,7 @@ def ask(model, cluster, **asked):
 @pytest.mark.parametrize(
     ("cluster", "asked", "change", "changed"),
     [
+        ("8xh100-sxm", {"engine": "torchtitan"}, "precision=fp8-mixed", {"precision": "fp8-mixed"}),
         ("8xh100-sxm", {"engine": "torchtitan"}, "compile=true", {"compile": True}),
         ("8xa100-sxm-80", {"attention": "eager", "engine": "fsdp2"}, "attention=flash", {"attention": "flash"}),
         (

@@ -64,7 +64,7 @@ EIGHT_BITS = BandReason(
 )
 EXPERTS = BandReason(
     name="experts",
-    low_ratio=0.72,
+    low_ratio=0.80,
     high_ratio=1.61,
     sentence="the exchange between experts depends on routing and on the library that sends tokens",
 )

@@ -83,7 +83,7 @@ def free_offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Ite
         limits: the bounds of its search.
     """
     switched = [
-        *_changed(question, now, _switches(question), least_ratio=LEAST_GAIN_RATIO),
+        *_changed(question, now, _switches(question, limits), least_ratio=LEAST_GAIN_RATIO),
         *_other_kernel(question, now),
     ]
     yield from switched
@@ -155,10 +155,11 @@ def _other_kernel(question: Plan, now: RankedPlan) -> Sequence[Offer]:
     return sorted(faster, key=lambda offer: -offer.gain_ratio)[:1] or found[:1]
 
 
-def _switches(question: Plan) -> Iterator[Changes]:
+def _switches(question: Plan, limits: SearchBounds) -> Iterator[Changes]:
     """Every change of one switch of the recipe, but for the kernel of attention.
 
-    A precision is no switch: the formats that a user allows are all searched, and others are not offered.
+    Eight bits are offered where bf16 was assumed. Whoever gives a precision allows no other: the formats that are
+    given are all searched.
     """
     recipe = question.recipe
     if not recipe.compile and ENGINES[question.engine].has_compile_switch:
@@ -169,6 +170,8 @@ def _switches(question: Plan) -> Iterator[Changes]:
         yield (("overlap_grad_reduce", True),)
     if recipe.blocking_launches:
         yield (("blocking_launches", False),)
+    if limits.precision is None and "precision" in question.open_fields and recipe.precision == "bf16-mixed":
+        yield (("precision", "fp8-mixed"),)
 
 
 def _engines(question: Plan) -> Iterator[Changes]:
