@@ -35,7 +35,7 @@ from shardwise.prediction import CostPrediction, RunningCost, Throughput, TimePr
 from shardwise.recipe import MAX_SEQ_LEN
 from shardwise.units import Dollars, FlopPerSecond
 
-TOKENS_FIX = "add --tokens 1T, in Python tokens=1e12"
+TOKENS_FIX = "set tokens=1e12"
 LOWEST_SHARE = 0.001
 """Smallest MFU and goodput accepted: no run is slower, and smaller shares make years that no number holds."""
 TYPICAL_MFU_FRACTION = 0.40
