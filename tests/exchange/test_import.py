@@ -184,3 +184,36 @@ def test_a_key_has_one_row_for_each_field_that_it_says(tool):
     assert len(set(rows)) == len(rows)
     beside = [key for key, field in rows if field == BESIDE]
     assert [key for key, field in rows if field != BESIDE and key in beside] == []
+
+
+def test_a_value_that_cannot_be_is_said_where_its_field_is_open(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 5}}', encoding="utf-8")
+    why = {one.field: one.why for one in read_files([path]).open}
+    assert why["zero_stage"] == "ds.json:zero_optimization.stage says 5, and a plan takes 0, 1, 2, 3"
+    assert why["seq_len"] == "no file says it"
+
+
+def test_two_formats_of_one_file_contradict_each_other_with_both_places(tmp_path):
+    path = tmp_path / "ds.json"
+    both = '{"train_batch_size": 8, "bf16": {"enabled": true}, "fp16": {"enabled": true}}'
+    path.write_text(both, encoding="utf-8")
+    reading = read_files([path])
+    (found,) = reading.contradictions
+    assert (found.first.place, found.second.place) == ("ds.json:bf16.enabled", "ds.json:fp16.enabled")
+    assert [one.code for one in find_mistakes(reading)] == ["both-formats"]
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("stage3_param_persistance_threshold", "stage3_param_persistence_threshold"),
+        ("overlap_com", "overlap_comm"),
+        ("something_else", ""),
+    ],
+)
+def test_the_near_name_stands_beside_a_key_that_is_not_understood(tmp_path, key, near):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": {key: 1}}), encoding="utf-8")
+    (unread,) = read_files([path]).not_understood
+    assert (unread.place, unread.near) == (f"ds.json:zero_optimization.{key}", near)

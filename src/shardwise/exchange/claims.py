@@ -1,6 +1,6 @@
 """Documents become claims about fields of a plan, in our words; keys that could not be read are kept beside them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as record_field
 from math import isfinite
 
@@ -23,6 +23,8 @@ class Unread:
     value: str
     field: str = record_field(default="", compare=False)
     """Our field that the key is about, which is then open; empty where the key itself is unknown."""
+    near: str = record_field(default="", compare=False)
+    """The key of the tool that was probably meant; empty where none is spelled so."""
 
 
 def claims_of(view: View) -> tuple[list[Claim], list[Unread]]:
@@ -46,7 +48,7 @@ def claims_of(view: View) -> tuple[list[Claim], list[Unread]]:
         elif str(fact.value).lower() not in LEFT_TO_OTHERS and (name.field != TOGETHER or _is_unset(fact)):
             unread.append(_unread(fact, name.field))
     unread.extend(
-        _unread(fact)
+        replace(_unread(fact), near=view.tool.near(fact.key))
         for fact in view.by_key.values()
         if not _says_nothing(view, fact) and not view.tool.knows(fact.key) and not names_a_file(fact)
     )

@@ -21,6 +21,8 @@ UNREAD_RECIPE = "unread_recipe"
 """A claim that a line names a recipe which no file here holds, so that its degrees are not the tool's defaults."""
 RECOMPUTE_EVERY = "recompute_every"
 """A claim that selective recomputation, as torchtitan has it, recomputes one of so many blocks whole."""
+NEAR_RATIO = 0.85
+"""Share of letters that a misspelled key has in common with what was meant: two keys of a tool may differ in a word."""
 Strength = int
 DEFAULT, FILE, LINE, OPTION = range(4)
 """How much a claim weighs: a tool's default, a file, a command line, and what the user of ``import`` says."""
@@ -208,3 +210,12 @@ class Tool:
         if not any(name.key.startswith(f"{key}.") for name in self.names):
             sections.add(key)
         return self.name_of(key) is not None or any(name.key in sections for name in self.names if name.field == BESIDE)
+
+    def near(self, key: str) -> str:
+        """The key of the same section that a misspelled one was probably meant as; empty where none is near."""
+        from difflib import get_close_matches  # noqa: PLC0415 - only a key that is not understood pays for it
+
+        section, _, word = key.rpartition(".")
+        keys = (name.key.rpartition(".") for name in self.names)
+        words = [last for first, _, last in keys if first == section and last]
+        return next(iter(get_close_matches(word, words, n=1, cutoff=NEAR_RATIO)), "")

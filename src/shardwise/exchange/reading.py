@@ -12,10 +12,13 @@ from shardwise.exchange.facts import Document, names_a_file
 from shardwise.exchange.join import Joined, join
 from shardwise.exchange.names import OPTION, RECOMPUTE_EVERY, Claim, View
 from shardwise.exchange.recognise import views_of
-from shardwise.fields import Value
+from shardwise.fields import Value, field_named
+from shardwise.layout import Layout
+from shardwise.recipe import Recipe
 from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS
 
 MAX_FILES = 32
+NO_FILE = "no file says it"
 ASKED = (
     *("engine", "world_size", "dp_replicate", "dp_shard", "zero_stage", "tp", "pp", "cp", "ep", "vpp"),
     *("micro_batch_size", "global_batch_size", "num_microbatches", "seq_len", "precision", "optimizer", "recompute"),
@@ -53,6 +56,8 @@ class Open:
     field: str
     follows_from: tuple[str, ...] = ()
     """Other open fields whose answers fill this one; empty where it has to be asked for."""
+    why: str = NO_FILE
+    """The reason: no file says it, or one says what cannot be."""
 
     @property
     def option(self) -> str:
@@ -158,7 +163,7 @@ def read_parsed(documents: Sequence[Document], *, settings: Iterable[Claim] = ()
     return Reading(
         read_as=tuple(dict.fromkeys(_read_as(view) for view in views)),
         known=tuple(joined.values.values()),
-        open=_open_fields(joined),
+        open=_open_fields(joined, unread),
         contradictions=contradictions,
         not_understood=tuple(dict.fromkeys(unread)),
         named_files=_named_files(documents),
@@ -197,14 +202,28 @@ def _read_as(view: View) -> ReadAs:
     return ReadAs(file=view.document.file, tool=view.tool.title, version=view.tool.version)
 
 
-def _open_fields(joined: Joined) -> tuple[Open, ...]:
+def _open_fields(joined: Joined, unread: Sequence[Unread]) -> tuple[Open, ...]:
+    said = {one.field: f"{one.place} says {one.value}{_allowed(one.field)}" for one in unread if one.field}
     missing = [name for name in ASKED if name not in joined.values]
     if "engine" in joined.values and joined.values["engine"].value not in ENGINES:
         missing.insert(0, "engine")
     return tuple(
-        Open(field=name, follows_from=tuple(other for other in FOLLOWS.get(name, ()) if other in missing))
+        Open(
+            field=name,
+            follows_from=tuple(other for other in FOLLOWS.get(name, ()) if other in missing),
+            why=said.get(name, NO_FILE),
+        )
         for name in missing
     )
+
+
+def _allowed(name: str) -> str:
+    """What a field of a plan takes, as a sentence goes on; empty for what is no field of a plan."""
+    record = Layout if name in LAYOUT_FIELDS else Recipe if name in RECIPE_FIELDS else None
+    if record is None:
+        return ""
+    about = field_named(record, name)
+    return f", and a plan takes {', '.join(about.choices) or about.range_text}"
 
 
 def _named_files(documents: Sequence[Document]) -> tuple[str, ...]:
@@ -252,10 +271,11 @@ def plan_document(
             if first.field in (*ASKED, *RECIPE_FIELDS, *LAYOUT_FIELDS)
             else "mend the files, or name the model that they describe with --model",
         )
-    questions = [one.field for one in reading.questions if one.field != "world_size"]
+    questions = [one for one in reading.questions if one.field != "world_size"]
     if questions:
+        said = [f"; {one.why}" for one in questions if one.why != NO_FILE]
         raise PlanError(
-            f"the files do not say {', '.join(questions)}",
+            f"the files do not say {', '.join(one.field for one in questions)}{''.join(said)}",
             code="import-open",
             fix="give each with the option of that field, such as --seq-len 4096, or to import with --set seq_len=4096",
         )

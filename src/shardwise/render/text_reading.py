@@ -50,7 +50,7 @@ def _parts(reading: Reading, mistakes: tuple[Mistake, ...], model_name: str) -> 
     if reading.questions:
         yield Text("\nOpen", style="bold")
         for question in reading.questions:
-            yield Padding(Text(f"{question.field}: no file says it  -> {question.option}"), (0, 0, 0, 2))
+            yield Padding(Text(f"{question.field}: {question.why}  -> {question.option}"), (0, 0, 0, 2))
     for against in reading.contradictions:
         yield Text("\nContradiction", style="bold red")
         claims = f"{against.first.field} is {_said(against.first)}, and {_said(against.second)}"
@@ -64,7 +64,9 @@ def _parts(reading: Reading, mistakes: tuple[Mistake, ...], model_name: str) -> 
     if reading.not_understood:
         yield Text("\nNot understood", style="bold")
         for unread in reading.not_understood:
-            yield Padding(Text(f"{unread.place} = {unread.value}"), (0, 0, 0, 2))
+            yield Padding(
+                Text(f"{unread.place} = {unread.value}" + (f"  -> {unread.near}?" if unread.near else "")), (0, 0, 0, 2)
+            )
 
 
 def _known_table(reading: Reading) -> Table:

@@ -55,7 +55,8 @@ def _not_on_the_card(case: Case) -> Iterator[Found]:
 
 def _formats_disagree(case: Case) -> Iterator[Found]:
     for one in case.reading.contradictions:
-        if one.first.field == "precision":
+        files = {claim.place.partition(":")[0] for claim in (one.first, one.second)}
+        if one.first.field == "precision" and len(files) > 1:  # in one file, both formats are on
             yield Found(
                 one.second.place,
                 f"{one.second.value} here, {one.first.value} by {one.first.place}",

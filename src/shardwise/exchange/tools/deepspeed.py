@@ -28,12 +28,10 @@ def shards(view: View) -> Iterator[Claim]:
 
 def precision(view: View) -> Iterator[Claim]:
     """The precision that a block switches on; without a block the JSON leaves it open, as the program may set it."""
-    switches = [key for key in ("bf16.enabled", "fp16.enabled") if view.value(key) is True]
-    if len(switches) == 1:
-        yield view.claim(
-            "precision", {"bf16.enabled": "bf16-mixed", "fp16.enabled": "fp16-mixed"}[switches[0]], switches[0]
-        )
-    elif view.value("bf16.enabled") is False and view.value("fp16.enabled") is False:
+    for key, format_name in (("bf16.enabled", "bf16-mixed"), ("fp16.enabled", "fp16-mixed")):
+        if view.value(key) is True:
+            yield view.claim("precision", format_name, key)
+    if view.value("bf16.enabled") is False and view.value("fp16.enabled") is False:
         yield view.claim("precision", "fp32", "bf16.enabled")
 
 
