@@ -336,6 +336,12 @@ def test_conversations_without_a_chat_template_are_refused(tmp_path):
     with pytest.raises(DataError, match="conversations, and bytes have no chat template") as refused:
         open_samples(request, seq_len=8, vocab_size=300, cache=tmp_path / "tokens")
     assert refused.value.code == "data-template"
+    assert refused.value.fix.startswith("add --tokenizer FOLDER of the model's chat version")
+    folder = chat_folder(tmp_path / "base", UNMARKED)
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(DataError, match="base has no chat template") as refused:
+        learned(folder, *read_examples(tmp_path / "a.jsonl"))
+    assert f"put its chat_template.jinja into {folder}; to learn without a template, write" in refused.value.fix
 
 
 def test_rows_with_prompts_are_kept_whole_unless_somebody_says_otherwise(tmp_path):
