@@ -36,6 +36,9 @@ ADAPTER_SEQ_LEN = 2048
 """Tokens per sequence where adapters are trained and nobody says how long; their recipes cut examples off there
 (LLaMA-Factory, examples/train_qlora/llama3_lora_sft_otfq.yaml at 24073f5, 2025)."""
 
+ASKED = ("seq_len", "precision", "optimizer", "compile", "attention", "attention_kernel")
+"""Fields of a recipe that a question is made of, and that have a default."""
+
 NEEDS_ADAPTER = Needs(name="adapter", value="lora", words="without --adapter")
 NEEDS_RECOMPUTE = Needs(name="recompute", value="full", words="where nothing is recomputed")
 

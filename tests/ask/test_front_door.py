@@ -109,7 +109,7 @@ def test_a_field_that_would_be_ignored_is_refused_in_the_words_of_python():
         (lambda: sw.plan(*LLAMA, tp="two"), "search-bounds", "write tp as 8, as 1..8, as ..8, as 2.. or as 1,2,4"),
         (lambda: sw.predict("llama-3.1-8b"), "cli-usage", "name the cluster as well: llama-3.1-8b 8xh100-sxm"),
         (lambda: sw.predict(sw.load_plan(PLAN), "8xh100-sxm"), "cli-usage", "leave out 8xh100-sxm"),
-        (lambda: sw.cost(*LLAMA), "cost-tokens", "add --tokens 1T, in Python tokens=1e12"),
+        (lambda: sw.cost(*LLAMA), "cost-tokens", "set tokens=1e12"),
         (
             lambda: sw.cost(*LLAMA, tokens="1T"),
             "plan-wrong-type",

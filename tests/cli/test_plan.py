@@ -326,7 +326,7 @@ def test_targets_that_mean_nothing_are_refused(words, capsys):
 
 def test_a_deadline_needs_tokens(capsys):
     assert main([*QUESTION, "--deadline-days", "3"]) == 2
-    assert "add --tokens" in capsys.readouterr().err
+    assert "set tokens=1e12" in capsys.readouterr().err
 
 
 def test_a_price_of_ones_own_is_what_the_run_costs(capsys):

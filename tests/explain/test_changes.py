@@ -103,6 +103,16 @@ def test_adapters_come_behind_what_trains_the_same_weights():
     assert "adapter=lora" in edits
 
 
+def test_weights_of_4_bits_are_tried_where_adapters_on_whole_ones_do_not_fit():
+    """No change alone was said to make it fit, and --adapter qlora did."""
+    asked = plan(cluster="1xrtx-4090", layout=Layout(), seq_len=2048)
+    fits = {change.edit: change.fits for change in changes_of(asked)[1]}
+    assert fits["adapter=qlora"]
+    assert not fits.get("adapter=lora", False)
+    megatron = plan(cluster="2xh100-sxm", layout=Layout(tp=2), engine="megatron", compile=False, seq_len=8192)
+    assert "adapter=qlora" not in [change.edit for change in changes_of(megatron)[1]]
+
+
 def test_what_fits_safely_is_shown_before_what_is_faster_at_the_edge():
     """recompute=none was to be changed first: 76.91 of 79.20 GiB, for a plan with 48.9 GiB to spare."""
     asked = plan("qwen2.5-7b", "8xa100-sxm-80", engine="accelerate", seq_len=4096, micro_batch_size=2, recompute="full")

@@ -41,6 +41,16 @@ def test_a_plan_that_does_not_fit_gets_changes_that_do():
     assert explanation.changes[0].fits
 
 
+def test_one_sequence_on_one_gpu_is_said_in_the_singular():
+    step = next(
+        one
+        for one in explain(plan(cluster="1xh100-sxm", layout=Layout(), global_batch_size=1)).findings
+        if one.topic == "time"
+    )
+    assert step.because.startswith("a step trains one sequence of ")
+    assert step.because.endswith(" tokens in one micro-batch on one data-parallel rank")
+
+
 def test_a_roomy_plan_gets_changes_that_make_it_faster():
     explanation = explain(plan(recompute="full"))
     assert all(change.step_ratio < 1 for change in explanation.changes)

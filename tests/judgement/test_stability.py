@@ -64,7 +64,8 @@ def rate_of(answer):
     return answer["recommended"]["prediction"]["throughput"]["tokens_per_s_per_gpu"]
 
 
-MEMORY = r"GiB more on every GPU|Memory binds|: at the edge"
+MEMORY = r"Memory binds|on the fullest GPU( and [^:]+ on each host)?: at the edge"
+"""The verdict of the recommended plan itself: the fastest plan, printed below it, is often at the edge."""
 SHARES = r"Only [\d,]+ of [\d,]+ GPUs can share|With --global-batch-size|global_batch_size=\d+ is not a multiple of"
 CAUSES = {
     "batch": re.compile(SHARES),
@@ -104,3 +105,14 @@ def test_a_screen_without_a_cause_is_found():
     assert CAUSES["batch"].search("With --global-batch-size 128: 7.69 s a step")
     assert not CAUSES["memory"].search("With --global-batch-size 128: 7.69 s a step")
     assert not CAUSES["batch"].search("Why: Fastest of 4 layouts that fit. With --compile: 3.44 s a step, 22.1% less")
+
+
+def test_a_fastest_plan_at_the_edge_is_no_cause():
+    """Its line is printed below the recommended plan, which fits as before."""
+    fits = "memory 62.83 of 79.18 GiB on the fullest GPU: fits"
+    fastest = "fastest ZeRO-1 8 + TP 2, mb 1: 15.06 s (2.1% less), 75.34 GiB: at the edge"
+    edge = "memory 75.34 of 79.18 GiB on the fullest GPU{}: at the edge (may need 7.0% more)"
+    for kind in ("memory", "sequence", "servers"):
+        assert not CAUSES[kind].search(f"{fits} {fastest}")
+        assert CAUSES[kind].search(edge.format(""))
+        assert CAUSES[kind].search(edge.format(" and 402.11 of 2,048.00 GiB on each host"))

@@ -194,6 +194,15 @@ def test_the_assumption_that_moves_the_cost_most_comes_first():
     assert goodput.high_gpu_hours == pytest.approx(cost.gpu_hours * cost.goodput_fraction / cost.goodput_low_fraction)
 
 
+@pytest.mark.parametrize("num_gpus", [8, 16])
+def test_a_slow_host_is_told_of_several_servers_alone(num_gpus):
+    """One server waits for nobody, and its worst case was printed "with a slow host"."""
+    cost = estimate_cost(llama_405b_request(num_gpus=num_gpus))
+    goodput = next(row for row in cost.sensitivities if row.assumption == "goodput")
+    assert ("slow host" in goodput.basis) == (num_gpus > 8)
+    assert any("10% slower" in words for words in cost.assumptions) == (num_gpus > 8)
+
+
 def test_what_was_given_moves_nothing():
     given = llama_405b_request(mfu_fraction=0.4, goodput_fraction=0.9, usd_per_gpu_hour=2.0)
     assert estimate_cost(given).sensitivities == ()

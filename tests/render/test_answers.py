@@ -1,6 +1,7 @@
 """Searches, explanations and accuracy reports: approved text, and JSON with the keys other programs rely on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ def test_the_text_is_as_approved(name):
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_line_is_wider_than_the_medium(name, width):
     assert max(len(line) for line in TEXTS[name](TextStyle(width=width)).splitlines()) <= width
+
+
+def test_what_is_typed_next_is_the_change_that_the_screen_names_or_none():
+    """gpu=b200-sxm, which fits, was to be changed first, and offloading, which does not fit, was to be typed."""
+    change, command = EXPLANATION.changes[0], "shardwise explain tiny-7 16xg100"
+    offloaded = replace(change, changes=(("activation_offload", True),), fit="does not fit")
+    bought = replace(change, changes=(("gpu", "b200-sxm"),), fit="fits")
+    text = explanation_text(replace(EXPLANATION, changes=(offloaded, bought)), command=command)
+    assert "Change first: gpu=b200-sxm: " in text
+    assert "Next: shardwise timeline" in text
+    assert "--activation-offload" not in text
 
 
 def written(value) -> dict:

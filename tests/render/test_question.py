@@ -13,7 +13,7 @@ from shardwise.cli.main import main
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.predict import predict
-from shardwise.render.question import question_lines, question_words
+from shardwise.render.question import plan_lines, question_lines, question_words
 from shardwise.render.text_training import training_text
 
 QUESTION = (
@@ -53,6 +53,24 @@ def test_what_nobody_gave_has_a_star(capsys):
     assert main(["predict", "llama-3.2-1b", "8xh100-sxm", "--dp-shard", "8", "--seq-len", "4096"]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "4,096 tokens a sequence, 8* sequences (32,768 tokens) a step, bf16-mixed*, adamw*, native*" in words
+
+
+def test_what_a_judged_question_left_open_has_a_star(capsys):
+    assert main(["judge", "llama-3.1-8b", "8xh100-sxm", "--mfu", "0.4", "--seq-len", "4096"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "4,096 tokens a sequence" in words
+    assert "tokens) a step, bf16-mixed*, adamw*, native*, compile on*, attention by cuDNN*" in words
+
+
+def test_the_targets_of_adapters_are_said_once():
+    adapted = plan(
+        read_model("llama-3.1-8b"),
+        engine="native",
+        layout=Layout(dp_shard=8),
+        adapter="lora",
+        lora_targets="all-linear",
+    )
+    assert str(plan_lines(adapted, 10_000)).count("all-linear") == 1
 
 
 def test_the_plan_that_is_priced_for_a_model_says_what_was_assumed(capsys):

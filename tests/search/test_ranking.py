@@ -16,7 +16,7 @@ from shardwise.prediction import (
     TimePrediction,
 )
 from shardwise.search.evaluation import Evaluated
-from shardwise.search.price_list import charged, price_fraction
+from shardwise.search.price_list import MAX_LOSS_FRACTION, asked_fraction, charged, price_fraction
 from shardwise.search.ranking import objective_value, pareto_front, rank, ranked_front
 from shardwise.search.simplicity import num_axes, straddles_nodes
 from shardwise.units import GIB
@@ -122,6 +122,32 @@ def test_a_count_of_layers_is_nothing_where_nothing_is_recomputed(evaluated):
     assert price_fraction(counted) == price_fraction(plan)
 
 
+@pytest.mark.parametrize(
+    ("layout", "recommended"),
+    [
+        (TENSOR, SIMPLE),
+        (PIPELINE, TENSOR),
+        (Layout(dp_shard=8, cp=2, pp=4), TENSOR),  # both take steps that the other does not
+        (Layout(dp_shard=4, tp=2, cp=4, pp=2), SIMPLE),  # more than a recommended plan may lose
+    ],
+)
+def test_a_plan_is_recommended_as_soon_as_it_gains_what_is_asked(evaluated, layout, recommended):
+    """The column summed the steps that the recommended plan does not take, its own unpaid: 16.0 % where 8.9 % did."""
+    now = evaluated(recommended, step_s=10.0, needed_gib=40)
+    asked = asked_fraction(evaluated(layout, step_s=1.0, needed_gib=40).plan, beyond=now.plan)
+    assert 0 < asked <= 1 - 1 / (1 + MAX_LOSS_FRACTION)
+    for more, preferred in ((-1e-6, recommended), (1e-6, layout)):
+        other = evaluated(layout, step_s=10.0 * (1 - asked - more), needed_gib=40)
+        assert rank([now, other], objective="step_time", limit=1)[0].plan.layout == preferred
+
+
+def test_a_plan_that_moves_more_to_the_host_has_no_most_that_is_asked(evaluated):
+    now, other = (evaluated(SIMPLE, step_s=10.0, needed_gib=40) for _ in range(2))
+    plan = replace(other.plan, recipe=replace(other.plan.recipe, offload="parameters"))
+    assert asked_fraction(plan, beyond=now.plan) == pytest.approx(1 - 1 / 1.15)
+    assert asked_fraction(now.plan, beyond=plan) == 0
+
+
 def test_no_price_makes_the_recommended_plan_a_tenth_slower_than_the_fastest_safe_one(evaluated):
     """Three axes at 8,192 tokens cost more than 10 % together: 9 % behind a simple plan is recommended, 11 % not."""
     dear = Layout(dp_shard=4, tp=2, cp=4, pp=2)
@@ -189,7 +215,7 @@ def test_shard_groups_that_fill_servers_are_cheaper(evaluated):
     assert not straddles_nodes(even.plan)
     ranked = rank([uneven, even], objective="step_time", limit=10)
     assert ranked[0].plan.layout == even.plan.layout
-    assert "shard groups that straddle servers (2.0%)" in ranked[0].why
+    assert "shard groups that straddle servers (1.9%)" in ranked[0].why
     assert "straddle" in ranked[1].why
 
 
@@ -228,7 +254,7 @@ def wide(found, *, step_s):
 
 
 def test_what_is_faster_than_the_recommended_says_what_speaks_against_it(evaluated):
-    """Activations on the host cost 8 %, and tensor parallelism 2 %."""
+    """Activations on the host cost 8 %, and tensor parallelism 2 %: of the recommended step 0.08 / 1.08 are asked."""
     fast = offloading(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=10.0)
     host = offloading(evaluated(TENSOR, step_s=1.0, needed_gib=40), step_s=10.2)
     safe = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=10.4)
@@ -236,12 +262,12 @@ def test_what_is_faster_than_the_recommended_says_what_speaks_against_it(evaluat
     assert [item.prediction.time.step_s for item in ranked] == [10.4, 10.0, 10.2]
     assert ranked[0].why.endswith(
         "The fastest that fits safely, dp_shard=64, recompute none, micro-batch 1, activations offloaded, takes "
-        "10.00 s, 3.8% less; it gains less than is asked for activations on the host (8.0%)."
+        "10.00 s, 3.8% less; it gains less than is asked for activations on the host (7.4%)."
     )
     assert [item.why for item in ranked[1:]] == [
-        "3.8% faster, but it gains less than is asked for activations on the host (8.0%); needs as much.",
-        "1.9% faster, but it gains less than the 10.0% asked of it: activations on the host (8.0%) + tensor "
-        "parallelism (2.0%); needs as much.",
+        "3.8% faster, but it gains less than is asked for activations on the host (7.4%); needs as much.",
+        "1.9% faster, but it gains less than the 9.1% asked of it: activations on the host (7.3%) + tensor "
+        "parallelism (1.8%); needs as much.",
     ]
 
 

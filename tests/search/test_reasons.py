@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise.search.price_list import PRICES, asked_fraction
+from shardwise.search.price_list import PRICES
 from shardwise.search.reasons import NOTEWORTHY_FRACTION, _share, _sum_text
 
 
@@ -25,4 +25,8 @@ def test_prices_that_are_named_add_up(gains, said):
     """Of "11.0% asked of it: short sequences in more than two parts (4.0%)" seven were unsaid."""
     prices = [replace(PRICES[0], name=name, gain_fraction=gain) for name, gain in zip("abcde", gains, strict=False)]
     assert _sum_text(prices) == said
-    assert asked_fraction(prices) == pytest.approx(sum(gains))
+
+
+def test_what_the_recommended_plan_pays_itself_is_taken_off():
+    prices = [replace(PRICES[0], name=name, gain_fraction=gain) for name, gain in zip("ab", (0.1, 0.06), strict=True)]
+    assert _sum_text(prices[:1], prices[1:], part=0.5) == "a (5.0%) - the recommended plan's own (3.0%)"

@@ -71,7 +71,7 @@ def test_what_is_missed_names_both_figures(found):
 def test_a_run_without_a_length_cannot_be_compared_with_a_deadline(make_question):
     with pytest.raises(RecipeError) as refused:
         require_countable(make_question(), SearchBounds(deadline_days=30.0))
-    assert (refused.value.code, refused.value.fix) == ("cost-tokens", "add --tokens 1T, in Python tokens=1e12")
+    assert (refused.value.code, refused.value.fix) == ("cost-tokens", "set tokens=1e12")
 
 
 def test_the_nearest_number_of_nodes_is_looked_for_between_doublings(make_question):

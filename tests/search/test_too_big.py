@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardwise.layout import Layout
 from shardwise.predict.memory import predict_memory
-from shardwise.search.too_big import way_out
+from shardwise.search.too_big import _changed, way_out
 
 
 def asked(question, **recipe):
@@ -71,3 +71,13 @@ def test_the_memory_that_hosts_lack_is_named(make_question):
 def test_a_number_of_recomputed_layers_is_taken_back(make_question):
     plan = asked(make_question(seq_len=32768), micro_batch_size=1, recompute="full", recompute_layers=4)
     assert told(plan) == "set recompute_layers=null"
+
+
+def test_nothing_is_tried_where_nothing_changes(make_question):
+    """A plan that was fully recomputed already was predicted twice with a ZeRO stage that divides nothing."""
+    question = make_question(model="llama-3.1-70b", cluster="8xh100-sxm")
+    recipe = replace(question.recipe, micro_batch_size=1, recompute="full")
+    plan = replace(question, layout=Layout(dp_replicate=8, zero_stage=0), recipe=recipe)
+    assert [words for words, _ in _changed(plan) if "offload" not in words] == []
+    words = [words for words, _ in _changed(replace(plan, recipe=replace(recipe, recompute="none")))]
+    assert words.count("recompute=full") == 1

@@ -64,7 +64,7 @@ def test_the_rate_a_source_prints_goes_before_the_default():
     assert row.is_of_rate
     assert row.predicted_amount == pytest.approx(52.4 / 0.991, abs=0.1)
     assert (row.published_low_amount, row.published_high_amount) == (52.5, 53.5)
-    bloom = ROWS["COST-046", "GPU-hours"]  # its days are those of the calendar: a tenth was lost, as with a slow host
+    bloom = ROWS["COST-046", "GPU-hours"]  # its days are those of the calendar; inside since the band has a slow host
     assert bloom.signed_error_fraction == pytest.approx(-0.093, abs=0.005)
     assert bloom.published_amount > 0.98 * bloom.high_amount
 
@@ -86,9 +86,10 @@ def test_hours_that_the_table_computed_from_days_are_not_divided_again():
 
 
 def test_four_in_five_figures_are_inside_and_no_row_is_dropped_silently():
-    """57 of 64, and 22 of the 29 that are predicted blind (2026-11-30)."""
-    inside = [row.is_in_band for row in REPORT.rows]
-    assert len(inside) >= 64
+    """56 of 63, and 22 of the 29 that are predicted blind (2026-11-30); without BLOOM's hours, which a band that was
+    widened with them in view took in."""
+    inside = [row.is_in_band for row in REPORT.rows if (row.id, row.quantity) != ("COST-046", "GPU-hours")]
+    assert len(inside) >= 63
     assert mean(inside) >= 0.86
     blind = [row for row in REPORT.rows if row.is_blind]
     assert len(blind) >= 29

@@ -23,13 +23,12 @@ from shardwise.plan import Plan
 from shardwise.plan_file import PlanSource
 from shardwise.predict.cost import TOKENS_FIX, CostRequest, estimate_cost, predict_cost, require_figures
 from shardwise.prediction import Throughput
+from shardwise.recipe import ASKED
 from shardwise.render.layout_words import layout_words
 from shardwise.render.run_cost import RunCost
 from shardwise.search import SearchBounds
 
-ASSUMED_FIELDS = frozenset(
-    ("seq_len", "global_batch_size", "precision", "optimizer", "engine", "compile", "attention", "attention_kernel")
-)
+ASSUMED_FIELDS = frozenset((*ASKED, "global_batch_size", "engine"))
 """Fields of a question that is a model on hardware, which the plan recommended there answers."""
 
 

@@ -11,6 +11,7 @@ from shardwise.errors import PlanError, ShardwiseError
 from shardwise.exchange.documents import read_documents
 from shardwise.exchange.facts import scalar_of
 from shardwise.exchange.model_name import model_source
+from shardwise.exchange.model_sizes import against_model
 from shardwise.exchange.names import CLUSTER_PLACE, FILE, OPTION, Claim
 from shardwise.exchange.reading import Reading, plan_document, read_files
 from shardwise.exchange.recognise import PLAN_KEYS, views_of
@@ -72,7 +73,12 @@ def read_foreign(
         claims.append(Claim(field="world_size", value=on.num_gpus, place=CLUSTER_PLACE, strength=FILE))
     reading = read_files(files, settings=claims)
     source = model if model is not None else model_source(reading)
-    return ForeignRun(reading=reading, model=None if source is None else read_model(source), cluster=on)
+    if source is None:
+        return ForeignRun(reading=reading, model=None, cluster=on)
+    named, claim = read_model(source), reading.claim("model")
+    place = f"--model {source}" if model is not None else claim.place if claim is not None else "the model"
+    against = (*reading.contradictions, *against_model(reading, named, place=place))
+    return ForeignRun(reading=replace(reading, contradictions=against), model=named, cluster=on)
 
 
 def is_foreign(path: Path) -> bool:

@@ -62,7 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_line(json_text(answer.to_dict()))
     else:
+        from shardwise.cli.plan_answer import assumed_fields
         from shardwise.render.text_judgement import judgement_text
 
-        write_line(judgement_text(answer.judgement, style=stdout_style()))
+        compared = answer.judgement.plan
+        assumed = frozenset() if compared is None else assumed_fields(arguments, compared)
+        write_line(judgement_text(answer.judgement, assumed=assumed, style=stdout_style()))
     return EXIT_OK

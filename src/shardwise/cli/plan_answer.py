@@ -12,14 +12,12 @@ from shardwise.cli.output import stdout_style, write_line, write_note
 from shardwise.cli.progress import waiting
 from shardwise.errors import UsageError
 from shardwise.plan_file.text import is_file_there
+from shardwise.recipe import ASKED
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
     from shardwise.render.first_screen import ScreenContext
     from shardwise.search import Relief, SearchBounds, SearchResult, Sensitivity, TargetChange
-
-ASKED = ("seq_len", "precision", "optimizer", "compile", "attention", "attention_kernel")
-"""Fields of the recipe that a question is made of, and that have a default."""
 
 
 def write_search(

@@ -248,7 +248,9 @@ def plan_document(
             f"{first.field} is {first.value} by {first.place} and {second.value} by {second.place}",
             code="import-contradiction",
             fix=f"mend one of both, or say which: to import with --set {first.field}={second.value}, elsewhere with "
-            "the option of that field",
+            "the option of that field"
+            if first.field in (*ASKED, *RECIPE_FIELDS, *LAYOUT_FIELDS)
+            else "mend the files, or name the model that they describe with --model",
         )
     questions = [one.field for one in reading.questions if one.field != "world_size"]
     if questions:

@@ -53,7 +53,7 @@ def smallest_changes(
 def faster_changes(
     plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES, made: Predictions | None = None
 ) -> tuple[VerifiedChange, ...]:
-    """Changes that keep a plan fitting that fits safely, and make the step shorter: those that fit safely first, and of
+    """Changes that make the step of a plan that fits safely shorter, and still fit: those that fit safely first, and of
     those the largest gain of each effort."""
     tried = verify_edits(faster_edits(plan), plan=plan, prediction=prediction, made=made)
     winning = [change for change in tried if change.fits and change.step_ratio < FASTER_RATIO]

@@ -168,7 +168,7 @@ def _flag_edits(plan: Plan) -> Iterator[Edit]:
     if not layout.reshard_after_forward and layout.zero_stage == 3:
         yield edit(plan, "weights are gathered again for backward", FLAG, reshard_after_forward=True)
     if recipe.recompute == "none":
-        yield recompute(plan, "selective", "a few per cent more compute")
+        yield recompute(plan, "selective", "a part of each block is computed again")
     if recipe.recompute != "full" or recipe.recompute_layers is not None:
         yield recompute(plan, "full", "about a third more compute")
     for smaller in sorted({recipe.micro_batch_size // 2, 1}, reverse=True):
@@ -224,6 +224,8 @@ def _training_edits(plan: Plan) -> Iterator[Edit]:
         yield edit(plan, "bf16 matrix products", TRAINING, precision="bf16-mixed")
     if recipe.adapter == "none":
         yield edit(plan, "trains adapters, not the model", TRAINING, adapter="lora")
+    if recipe.adapter != "qlora":
+        yield edit(plan, "trains adapters on weights of 4 bits: check the loss", TRAINING, adapter="qlora")
 
 
 def _faster_layouts(plan: Plan) -> Iterator[Edit]:

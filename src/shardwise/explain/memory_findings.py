@@ -230,16 +230,16 @@ def _stages(memory: MemoryPrediction) -> Finding | None:
     if len(memory.stages) == 1:
         return None
     worst = memory.worst
-    least = min(memory.stages, key=lambda stage: stage.device_used_bytes)
-    spread = worst.device_used_bytes - least.device_used_bytes
-    if spread < UNEVEN_STAGES_FRACTION * worst.device_used_bytes:
+    least = min(memory.stages, key=lambda stage: stage.needed_bytes)
+    spread = worst.needed_bytes - least.needed_bytes
+    if spread < UNEVEN_STAGES_FRACTION * worst.needed_bytes:
         return None
     return Finding(
         topic="memory",
         claim=f"Stage {worst.stage} needs {format_gib(spread)} more than stage {least.stage}: an average over stages "
         "would hide it.",
         numbers=tuple(
-            told(f"stage {stage.stage}", memory, f"memory.stages.{number}.device_used_bytes", "bytes")
+            told(f"stage {stage.stage}", memory, f"memory.stages.{number}.needed_bytes", "bytes")
             for number, stage in enumerate(memory.stages)
         ),
         because=f"stage {worst.stage} holds {worst.layers} layers with {worst.in_flight_micro_batches:g} micro-batches "

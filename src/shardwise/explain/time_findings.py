@@ -39,6 +39,7 @@ def time_findings(plan: Plan, prediction: Prediction) -> tuple[Finding, ...]:
 
 def _step(plan: Plan, prediction: Prediction) -> Finding:
     time, throughput, count = prediction.time, prediction.throughput, plan.num_microbatches
+    sequences, ranks = plan.global_batch_size, plan.layout.data_parallel_size
     return Finding(
         topic="time",
         claim=f"One step of {plan.tokens_per_step:,} tokens takes {format_seconds(time.step_s)} "
@@ -49,9 +50,9 @@ def _step(plan: Plan, prediction: Prediction) -> Finding:
             for entry in sorted(time.components, key=lambda entry: -entry.duration_s)
             if entry.duration_s
         ),
-        because=f"{plan.global_batch_size:,} sequences of {plan.recipe.seq_len:,} tokens in "
-        f"{'one micro-batch' if count == 1 else f'{count:,} micro-batches'} on each of "
-        f"{plan.layout.data_parallel_size:,} data-parallel ranks",
+        because=f"a step trains {'one sequence' if sequences == 1 else f'{sequences:,} sequences'} of "
+        f"{plan.recipe.seq_len:,} tokens in {'one micro-batch' if count == 1 else f'{count:,} micro-batches'} on "
+        f"{'one data-parallel rank' if ranks == 1 else f'each of {ranks:,} data-parallel ranks'}",
     )
 
 

@@ -4,7 +4,8 @@ The payload S is the whole tensor: the sum for all-reduce, the gathered result f
 reduce-scatter, everything one rank sends (its own part included) for all-to-all.
 """
 
-from math import comb
+from itertools import compress, product
+from math import comb, gcd
 
 
 def all_reduce_factor(*, group_size: int) -> float:
@@ -38,7 +39,8 @@ def once_per_node_ratio(
 
     ``k (1 - (1 - 1/k) ^ t) / t`` without groups: distinct nodes among t uniform choices of k, over t. A router that
     keeps g of G groups of experts and chooses inside them alone leaves a node that holds n of the g kept groups
-    untouched with ``(1 - n/g) ^ t``, n drawn as of G groups without replacement.
+    untouched with ``(1 - n/g) ^ t``, averaged over the choices of g of G. A node that holds part of a group counts that
+    part, so that n need not be whole.
 
     Args:
         num_nodes: k, nodes that the expert-parallel ranks lie on, each with experts that follow one another.
@@ -54,14 +56,29 @@ def once_per_node_ratio(
     >>> round(once_per_node_ratio(num_nodes=8, num_experts_per_tok=8), 3)
     0.656
     >>> limited = {"num_experts_per_tok": 8, "num_groups": 8, "num_groups_per_tok": 4}
-    >>> [round(8 * once_per_node_ratio(num_nodes=nodes, **limited), 2) for nodes in (8, 4)]
-    [3.6, 2.91]
+    >>> [round(8 * once_per_node_ratio(num_nodes=nodes, **limited), 2) for nodes in (8, 5, 4)]
+    [3.6, 3.45, 2.91]
     """
-    chosen, groups, kept = num_experts_per_tok, num_groups, num_groups_per_tok
-    held = max(1, groups // num_nodes)
-    nodes_of_group = max(1, num_nodes // groups)
-    untouched = 0.0
-    for here in range(min(held, kept) + 1):
-        draws = comb(held, here) * comb(groups - held, kept - here) / comb(groups, kept)
-        untouched += draws * (1 - here / (kept * nodes_of_group)) ** chosen
-    return num_nodes * (1 - untouched) / chosen
+    nodes, groups, kept = num_nodes, num_groups, num_groups_per_tok
+    period = nodes // gcd(nodes, groups)  # after so many nodes, nodes and groups begin together again
+    touched = 0.0
+    for node in range(period):
+        for held, share in _held_shares(node, nodes=nodes, groups=groups, kept=kept).items():
+            touched += share * (1 - (1 - held / (kept * nodes)) ** num_experts_per_tok)
+    return nodes * touched / (period * num_experts_per_tok)
+
+
+def _held_shares(node: int, *, nodes: int, groups: int, kept: int) -> dict[int, float]:
+    """How much of the kept groups a node holds, in parts of which a group has ``nodes``, each with its probability."""
+    start, end = node * groups, (node + 1) * groups
+    overlaps = [min(end, (group + 1) * nodes) - max(start, group * nodes) for group in range(groups)]
+    whole, partial = overlaps.count(nodes), [part for part in overlaps if 0 < part < nodes]
+    shares: dict[int, float] = {}
+    for taken in product((False, True), repeat=len(partial)):
+        for here in range(whole + 1):
+            others = kept - here - sum(taken)
+            if others >= 0:
+                held = here * nodes + sum(compress(partial, taken))
+                draws = comb(whole, here) * comb(groups - whole - len(partial), others)
+                shares[held] = shares.get(held, 0.0) + draws / comb(groups, kept)
+    return shares

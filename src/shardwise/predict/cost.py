@@ -21,11 +21,13 @@ from shardwise.predict.cost_sensitivity import (
 from shardwise.predict.goodput import (
     GOOD,
     POOR,
+    SLOW_HOST_SENTENCE,
     TYPICAL,
     TYPICAL_WHOLE_RUN,
     WHOLE_RUN_GPUS,
     WHOLE_RUN_SENTENCE,
     Goodput,
+    may_wait_for_hosts,
     predict_goodput,
 )
 from shardwise.predict.model_flop import mfu_convention, model_flop_per_token
@@ -33,7 +35,7 @@ from shardwise.prediction import CostPrediction, RunningCost, Throughput, TimePr
 from shardwise.recipe import MAX_SEQ_LEN
 from shardwise.units import Dollars, FlopPerSecond
 
-TOKENS_FIX = "add --tokens 1T, in Python tokens=1e12"
+TOKENS_FIX = "set tokens=1e12"
 LOWEST_SHARE = 0.001
 """Smallest MFU and goodput accepted: no run is slower, and smaller shares make years that no number holds."""
 TYPICAL_MFU_FRACTION = 0.40
@@ -224,7 +226,7 @@ def _priced(
     )
     spreads = (
         *rate_spreads,
-        goodput_spread(goodput) if request.goodput_fraction is None else None,
+        goodput_spread(goodput, num_gpus=request.num_gpus) if request.goodput_fraction is None else None,
         price_spread(request.prices) if request.usd_per_gpu_hour is None else None,
     )
     return CostPrediction(
@@ -252,6 +254,7 @@ def _goodput(request: CostRequest) -> tuple[Goodput, str]:
         same = replace(predicted, fraction=given, low_fraction=given, high_fraction=given)
         return same, f"goodput {given:.1%} was given"
     sentence = f"goodput: {TYPICAL.description}; best case {GOOD.description}; worst case {POOR.description}"
+    sentence += f", {SLOW_HOST_SENTENCE}" if may_wait_for_hosts(request.num_gpus) else ""
     if request.num_gpus >= WHOLE_RUN_GPUS:
         sentence += f"; evaluation, ramp-up and repeated steps: at most {TYPICAL_WHOLE_RUN:.0%}, {WHOLE_RUN_SENTENCE}"
     return predicted, sentence

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardwise.cluster import Price
-from shardwise.predict.goodput import Goodput
+from shardwise.predict.goodput import Goodput, may_wait_for_hosts
 from shardwise.prediction import CostSensitivity, TimePrediction
 from shardwise.units import Dollars, format_percent, format_seconds, format_usd
 
@@ -64,12 +64,13 @@ def step_time_spread(time: TimePrediction) -> Spread:
     )
 
 
-def goodput_spread(goodput: Goodput) -> Spread:
-    """Cost factors from the best published failure rate to the worst with a slow host."""
+def goodput_spread(goodput: Goodput, *, num_gpus: int) -> Spread:
+    """Cost factors from the best published failure rate to the worst, of several servers with a slow host."""
+    slow_host = ", the worst with a slow host" if may_wait_for_hosts(num_gpus) else ""
     best, worst = format_percent(goodput.high_fraction), format_percent(goodput.low_fraction)
     return Spread(
         assumption="goodput",
-        basis=f"{best} to {worst}, the best and the worst published failure rates, the worst with a slow host",
+        basis=f"{best} to {worst}, the best and the worst published failure rates{slow_host}",
         low_ratio=goodput.fraction / goodput.high_fraction,
         high_ratio=goodput.fraction / goodput.low_fraction,
     )

@@ -50,13 +50,13 @@ POOR = Reliability(
     restart_s=1200.0,
     blocking_s=14.0,
     slow_host_fraction=0.1,
-    description="6.5 per 1,000 node-days (Meta RSC-1), 20 minutes, 14 s (PyTorch DCP, slowest), a host that is 10 % "
-    "slower (MegaScale)",
+    description="6.5 per 1,000 node-days (Meta RSC-1), 20 minutes, 14 s (PyTorch DCP, slowest)",
 )
 """All figures are rows of ``catalog/hardware/data/reliability.csv``. The OPT-175B logbook's 15.6 per 1,000 node-days
 lies outside the band."""
 
 
+SLOW_HOST_SENTENCE = f"a host that is {POOR.slow_host_fraction:.0%} slower (MegaScale)"
 WHOLE_RUN_GPUS = 1024
 """Published whole-run shares are those of jobs of this size and more (Meta RSC's are those above it)."""
 WHOLE_RUNS: tuple[tuple[str, float], ...] = (
@@ -103,6 +103,11 @@ def predict_goodput(*, num_gpus: int) -> Goodput:
     )
 
 
+def may_wait_for_hosts(num_gpus: int) -> bool:
+    """Whether a job has several hosts, of which the slowest holds up the others."""
+    return num_gpus > GPUS_PER_FAILURE_NODE
+
+
 def goodput_fraction(reliability: Reliability, *, num_gpus: int) -> float:
     """Goodput at one failure rate, with the checkpoint interval that suits it."""
     mtbf_s = _mtbf_s(reliability, num_gpus)
@@ -115,7 +120,7 @@ def goodput_fraction(reliability: Reliability, *, num_gpus: int) -> float:
         restart_s=reliability.restart_s,
         mtbf_s=mtbf_s,
     )
-    waits = reliability.slow_host_fraction if num_gpus > GPUS_PER_FAILURE_NODE else 0.0
+    waits = reliability.slow_host_fraction if may_wait_for_hosts(num_gpus) else 0.0
     return max(MIN_FRACTION, fraction / (1 + waits))
 
 

@@ -30,6 +30,7 @@ SAID_IN_QUESTION = frozenset(
         "optimizer",
         "adapter",
         "lora_rank",
+        "lora_targets",
         "compile",
         "attention",
         "attention_kernel",

@@ -70,11 +70,7 @@ def question_words(plan: Plan, *, assumed: AbstractSet[str] = frozenset()) -> st
         *([f"{format_count(recipe.tokens)} tokens in all"] if recipe.tokens else []),
         marked("precision", recipe.precision),
         marked("optimizer", recipe.optimizer),
-        *(
-            [f"{recipe.adapter} of rank {recipe.lora_rank} on {recipe.lora_targets}"]
-            if recipe.adapter != "none"
-            else []
-        ),
+        _adapter_words(recipe),
         marked("engine", plan.engine),
         marked("compile", f"compile {value_text(recipe.compile)}"),
         *([attention_text(plan) + kernel_star] if plan.model.attention else []),

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 from shardwise.fields import plan_fields
 from shardwise.layout import Layout
-from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.render.layout_words import typed_option
 
 TYPED = {
     **{"deadline_days": "--deadline-days", "budget_usd": "--budget-usd", "engine": "--engine"},
-    **{field.name: field.option for field in plan_fields(Recipe)},
+    **{field.name: field.option for record in (Layout, Recipe) for field in plan_fields(record)},
 }
 """The options that make changes of a question; a cluster is another word, and a bound is left out."""
 
@@ -23,29 +22,14 @@ def change_options(change: str) -> Sequence[str]:
     (['--optimizer adamw-8bit', '--compile'], [])
     >>> change_options("activation_offload=false"), change_options("no bound on tp")
     (['--no-activation-offload'], [])
-    >>> change_options("recompute=selective recompute_modules=[core_attn,moe_act]"), change_options("moment_dtype=null")
-    (['--recompute selective', '--recompute-modules core_attn,moe_act'], [])
+    >>> change_options("recompute=selective recompute_modules=[core_attn,moe_act]"), change_options("stage_layers=null")
+    (['--recompute selective', '--recompute-modules core_attn,moe_act'], ['--stage-layers null'])
     """
     pairs = [one.partition("=") for one in change.split(" ")]
-    if ", " in change or not all(name in TYPED and value not in ("", "null") for name, _, value in pairs):
+    if ", " in change or not all(name in TYPED and value for name, _, value in pairs):
         return []
     switches: dict[str, bool] = {"true": True, "false": False}
     return [typed_option(TYPED[name], switches.get(value, value.strip("[]"))) for name, _, value in pairs]
-
-
-def differing_options(plan: Plan, changed: Plan) -> Sequence[str]:
-    """The options that make one plan of the other; nothing where options alone do not."""
-    options = [] if plan.engine == changed.engine else [f"--engine {changed.engine}"]
-    for record, before, after in ((Layout, plan.layout, changed.layout), (Recipe, plan.recipe, changed.recipe)):
-        for field in plan_fields(record):
-            value = getattr(after, field.name)
-            is_batch = field.name == "global_batch_size" and plan.global_batch_size == changed.global_batch_size
-            if value == getattr(before, field.name) or is_batch:
-                continue
-            if value is None:
-                return []
-            options.append(typed_option(field.option, value))
-    return options if plan.cluster == changed.cluster else []
 
 
 def retyped(command: str, options: Sequence[str]) -> str:

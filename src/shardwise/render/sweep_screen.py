@@ -16,6 +16,7 @@ from shardwise.render.names import cluster_text, gib_number
 from shardwise.render.no_plan_screen import target_lines
 from shardwise.render.screen_lines import (
     INDENT,
+    MAX_LINES,
     Section,
     fitting_lines,
     lines_of,
@@ -28,6 +29,7 @@ from shardwise.search import SweepResult, SweepRow
 from shardwise.units import format_seconds, format_usd
 
 MAX_ROWS = 4
+MAX_REASON_LINES = 3
 FIGURES_WIDTH = 38
 """Columns of a cluster's figures; its name and its plan have the others."""
 
@@ -47,10 +49,13 @@ def sweep_screen(result: SweepResult, context: ScreenContext, *, style: TextStyl
             *recommendation_lines(best.plan, best.prediction, width, label=INDENT, look=""),
         ],
         _row_lines(result, width),
-        fitting_lines(whole_parts(result.why, end="."), width=width, most=3, label="Why: "),
-        [*next_lines(best.plan, context, width), hint_line(width)],
     ]
-    return screen_text(sections, style=style)
+    following = [*next_lines(best.plan, context, width), hint_line(width)]
+    left = MAX_LINES - sum(map(len, (*sections, following)))
+    why = fitting_lines(
+        whole_parts(result.why, end="."), width=width, most=min(max(1, left), MAX_REASON_LINES), label="Why: "
+    )
+    return screen_text([*sections, why, following], style=style)
 
 
 def _place(result: SweepResult) -> str:

@@ -13,11 +13,13 @@ from shardwise.plan import Plan
 from shardwise.prediction import Fit
 from shardwise.render.names import gib_number
 from shardwise.render.question import plan_lines, question_lines
-from shardwise.render.retyped import differing_options, retyped
+from shardwise.render.retyped import change_options, retyped
 from shardwise.render.screen_lines import command_lines, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import picture_legend, stage_picture
 from shardwise.render.text_prediction import answer_parts
+from shardwise.rules import Changes
+from shardwise.rules.changes import changes_text, merge
 from shardwise.units import format_gib, format_seconds
 
 INDENT = 2
@@ -33,15 +35,15 @@ def explanation_text(
     style: TextStyle = PLAIN,
 ) -> str:
     """Everything ``shardwise explain`` prints, with what to type next where the command is given."""
-    following = next_lines(explanation, command, style) if command else ()
+    following = next_lines(explanation, command, assumed, style) if command else ()
     asked = plan_lines(explanation.plan, screen_width(style), assumed=assumed)
     return page_text([*explanation_parts(explanation, asked), *following], style=style)
 
 
-def next_lines(explanation: Explanation, command: str, style: TextStyle) -> Sequence[Text]:
-    """The first change that options make, explained like this plan, and the step drawn."""
-    found = (differing_options(explanation.plan, change.plan) for change in explanation.changes)
-    options, width = next(filter(None, found), ()), screen_width(style)
+def next_lines(explanation: Explanation, command: str, assumed: AbstractSet[str], style: TextStyle) -> Sequence[Text]:
+    """The change to try first, explained like this plan where options make it, and the step drawn."""
+    width = screen_width(style)
+    options = _options(_first_change(explanation.changes), assumed) if explanation.changes else ()
     changed = command_lines(retyped(command, options), "Next: ", width) if options else []
     drawn = f"{command.replace(' explain ', ' timeline ', 1)} --html step.html"
     short = "shardwise timeline, with the same plan and --html step.html"
@@ -65,7 +67,7 @@ def explanation_parts(explanation: Explanation, asked: Sequence[Text]) -> Iterat
     """The parts of the page, in reading order, with the question as it was understood."""
     yield from answer_parts(explanation.prediction)
     if explanation.changes:
-        yield _first_change(explanation.changes)
+        yield _first_words(_first_change(explanation.changes))
     yield Text()
     yield from asked
     yield Text()
@@ -77,10 +79,25 @@ def explanation_parts(explanation: Explanation, asked: Sequence[Text]) -> Iterat
         yield changes_table(explanation.changes)
 
 
-def _first_change(changes: Sequence[VerifiedChange]) -> Text:
-    """The change to try first, with what it was predicted to need; one that fits, where there is any."""
-    change = next((change for change in changes if change.fits), changes[0])
-    start = "Change first" if change.fits else "No change alone makes it fit; the first of several"
+def _first_change(changes: Sequence[VerifiedChange]) -> VerifiedChange:
+    """The change to try first: one that fits, where there is any."""
+    return next((change for change in changes if change.fits), changes[0])
+
+
+def _options(change: VerifiedChange, assumed: AbstractSet[str]) -> Sequence[str]:
+    """What makes the change of a typed command, which is then answered as the change was predicted.
+
+    A question without a length assumes another one for adapters, and another batch with it: both are typed.
+    """
+    kept: Changes = ()
+    if "seq_len" in assumed and "adapter" in dict(change.changes):
+        kept = (("seq_len", change.plan.recipe.seq_len), ("global_batch_size", change.plan.global_batch_size))
+    return change_options(changes_text(merge(change.changes, kept)))
+
+
+def _first_words(change: VerifiedChange) -> Text:
+    """The change to try first, with what it was predicted to need."""
+    start = "Change first" if change.fits else "None of these changes alone makes it fit; the first"
     needs = f"{format_gib(change.needed_bytes)} ({change.fit}), {format_seconds(change.step_s)} a step"
     return Text(f"{start}: {change.edit}: {needs}.", style="bold")
 

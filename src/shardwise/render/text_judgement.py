@@ -1,6 +1,7 @@
 """The judgement of a reported rate as text: its readings, the predicted and published rates, and likely causes."""
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -15,12 +16,12 @@ from shardwise.units import format_flop_per_s, format_percent
 MAX_CAUSES = 5
 
 
-def judgement_text(judgement: Judgement, *, style: TextStyle = PLAIN) -> str:
-    """Return the text that ``shardwise judge`` prints."""
-    return page_text(_parts(judgement, screen_width(style)), style=style)
+def judgement_text(judgement: Judgement, *, assumed: AbstractSet[str] = frozenset(), style: TextStyle = PLAIN) -> str:
+    """Return the text that ``shardwise judge`` prints, with stars at the fields of the question that nobody gave."""
+    return page_text(_parts(judgement, assumed, screen_width(style)), style=style)
 
 
-def _parts(judgement: Judgement, width: int) -> Iterator[RenderableType]:
+def _parts(judgement: Judgement, assumed: AbstractSet[str], width: int) -> Iterator[RenderableType]:
     for finding in judgement.findings:
         yield Text(finding.claim, style="bold green")
         if finding.suggestion:
@@ -37,7 +38,7 @@ def _parts(judgement: Judgement, width: int) -> Iterator[RenderableType]:
         yield Text(_best_words(judgement.best))
     yield Text()
     yield Text("Compared with")
-    yield from plan_lines(judgement.plan, width)
+    yield from plan_lines(judgement.plan, width, assumed=assumed)
     yield Text()
     yield _readings_table(judgement)
     yield from _cause_parts(judgement)

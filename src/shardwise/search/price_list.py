@@ -1,8 +1,8 @@
 """The price list of simplicity: the gain that each step beyond the canonical layout needs to be recommended, and why.
 
 The canonical layout of a dense model is data parallelism whose shard groups fill a server or more; of a mixture of
-experts, expert parallelism beside it. A step beyond it has a price: the share of the step time that it has to save
-before it is recommended. Conditions are written for the numbers of one plan and for columns of plans
+experts, expert parallelism beside it. A step beyond it has a price: the share that is added to a plan's step
+time before plans are compared. Conditions are written for the numbers of one plan and for columns of plans
 (:mod:`shardwise.columns`). Reasons in full: ``docs/decisions/0017-simplicity-has-a-price-list.md``.
 """
 
@@ -13,7 +13,7 @@ from shardwise.columns import given, is_among, negated
 from shardwise.engines.table import ENGINES
 from shardwise.plan import Plan
 from shardwise.rules.world import fast_domain_gpus
-from shardwise.search.simplicity import straddles_nodes
+from shardwise.search.simplicity import host_moves, straddles_nodes
 
 __all__ = ["MAX_LOSS_FRACTION", "PRICES", "Price", "asked_fraction", "charged", "price_fraction"]
 
@@ -34,7 +34,7 @@ class Price:
     name: str
     """The step in words that fit into a sentence."""
     gain_fraction: float
-    """Share of the step time that it has to save."""
+    """Share of its own step time that is added to it where plans are compared."""
     reason: str
     is_due: Callable[[Plan], bool]
     """Whether a plan takes the step; of columns, a column."""
@@ -291,6 +291,13 @@ def charged(plan: Plan, *, beyond: Plan) -> Sequence[Price]:
     return sorted(due, key=lambda price: -price.gain_fraction)
 
 
-def asked_fraction(prices: Sequence[Price]) -> float:
-    """The share of the step time that steps have to save together."""
-    return sum(price.gain_fraction for price in prices)
+def asked_fraction(plan: Plan, *, beyond: Plan) -> float:
+    """Share of the step time of the plan ``beyond`` that a plan has to save to be recommended instead of it.
+
+    Steps are compared with their prices added, so that a plan gains enough where ``step x (1 + its price)`` is below
+    that of the other. Of a plan that moves no more to the host, no more is asked than what a recommended plan may lose.
+    """
+    ratio = (1 + price_fraction(plan)) / (1 + price_fraction(beyond))
+    if host_moves(plan) <= host_moves(beyond):
+        ratio = min(ratio, 1 + MAX_LOSS_FRACTION)
+    return max(0.0, 1 - 1 / ratio)

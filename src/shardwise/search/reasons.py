@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from shardwise.ledger import TimeComponent
 from shardwise.search.evaluation import Evaluated
-from shardwise.search.price_list import Price, asked_fraction, charged
+from shardwise.search.price_list import Price, asked_fraction, charged, price_fraction
 from shardwise.search.records import Objective
 from shardwise.search.simplicity import told_apart
 from shardwise.units import Bytes, format_gib, format_percent, format_seconds
@@ -13,6 +13,7 @@ __all__ = ["why_it_lost", "why_it_won"]
 
 SHOWN_DIFFERENCES = 3
 NOTEWORTHY_FRACTION = 0.005
+ROUNDING_FRACTION = 1e-9
 WITHIN_ERROR = "that is within the error of a prediction"
 
 COMPONENT_WORDS: dict[TimeComponent, str] = {
@@ -89,19 +90,34 @@ def what_speaks_against(found: Evaluated, winner: Evaluated) -> str:
     prices = charged(found.plan, beyond=winner.plan)
     if not prices:
         return "it is no simpler"
-    if len(prices) == 1:
-        return f"it gains less than is asked for {prices[0].name} ({format_percent(prices[0].gain_fraction)})"
-    return f"it gains less than the {format_percent(asked_fraction(prices))} asked of it: {_sum_text(prices)}"
+    asked, earned = asked_fraction(found.plan, beyond=winner.plan), charged(winner.plan, beyond=found.plan)
+    if len(prices) == 1 and not earned:
+        return f"it gains less than is asked for {prices[0].name} ({format_percent(asked)})"
+    part = 1 / (1 + price_fraction(found.plan))
+    is_most = (_sum(prices) - _sum(earned)) * part > asked + ROUNDING_FRACTION
+    asked_words = f"{format_percent(asked)}{' that at most are' if is_most else ''} asked of it"
+    return f"it gains less than the {asked_words}: {_sum_text(prices, earned, part=part)}"
 
 
-def _sum_text(prices: Sequence[Price]) -> str:
-    """Prices that add up: each of a few, or the dearest and the sum of the others."""
+def _sum_text(prices: Sequence[Price], earned: Sequence[Price] = (), *, part: float = 1.0) -> str:
+    """Prices that add up: each of a few, or the dearest and the sum of the others; less those of the recommended plan.
+
+    Args:
+        prices: steps that a plan takes and the recommended one does not.
+        earned: steps that the recommended plan takes and the other does not.
+        part: the recommended step that a plan has to save, over the price.
+    """
     named = prices if len(prices) <= SHOWN_DIFFERENCES else prices[:1]
-    terms = [f"{price.name} ({format_percent(price.gain_fraction)})" for price in named]
+    terms = [f"{price.name} ({format_percent(price.gain_fraction * part)})" for price in named]
     others = prices[len(named) :]
     if others:
-        terms.append(f"{len(others)} more ({format_percent(asked_fraction(others))})")
-    return " + ".join(terms)
+        terms.append(f"{len(others)} more ({format_percent(_sum(others) * part)})")
+    less = f" - the recommended plan's own ({format_percent(_sum(earned) * part)})" if earned else ""
+    return " + ".join(terms) + less
+
+
+def _sum(prices: Sequence[Price]) -> float:
+    return sum(price.gain_fraction for price in prices)
 
 
 def _memory_text(saved_bytes: Bytes) -> str:

@@ -10,7 +10,7 @@ from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import Prediction
 from shardwise.rules import Changes, apply_changes, find_errors
-from shardwise.search.price_list import asked_fraction, charged
+from shardwise.search.price_list import asked_fraction
 from shardwise.search.records import RankedPlan, SearchResult
 
 __all__ = ["Beside", "Shortlist", "shortlist"]
@@ -33,8 +33,7 @@ class Beside:
     step_ratio: float
     """Step time of this plan over that of the recommended one."""
     asked_fraction: float = 0.0
-    """Share of the step time that the plan would have to save to be recommended instead: the prices of the steps that
-    it takes and the recommended plan does not."""
+    """Share of the recommended step time that the plan would have to save to be recommended instead."""
     why: str = ""
     """Why the search did not recommend it, in terms of speed; empty where memory was the objective, and
     for a variant that the search did not rank."""
@@ -94,7 +93,7 @@ def shortlist(result: SearchResult) -> Shortlist | None:
 
 def _beside(plan: Plan, prediction: Prediction, recommended: RankedPlan) -> Beside:
     ratio = prediction.time.step_s / recommended.prediction.time.step_s
-    asked = asked_fraction(charged(plan, beyond=recommended.plan))
+    asked = asked_fraction(plan, beyond=recommended.plan)
     return Beside(plan=plan, prediction=prediction, step_ratio=ratio, asked_fraction=asked)
 
 

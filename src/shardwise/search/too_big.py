@@ -49,11 +49,18 @@ def way_out(plan: Plan, memory: MemoryPrediction) -> str:
 
 
 def _changed(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Changed plans that break no rule, with what to type; a change gets the lowest ZeRO stage that it takes."""
+    """Changed plans that break no rule, with what to type; a change gets the lowest ZeRO stage that it takes.
+
+    Where nothing is left to change, as in a plan that is fully recomputed already, no ZeRO stage is tried either.
+    """
+    seen: list[Changes] = [()]
     for changes in _ladder(plan):
         for stage in ZERO_STAGES[ZERO_STAGES.index(plan.layout.zero_stage) :]:
             typed, tried = type_changes(plan, (*changes, ("zero_stage", stage)))
-            if typed and not find_errors(tried):
+            if typed in seen:
+                break
+            seen.append(typed)
+            if not find_errors(tried):
                 yield changes_text(typed), tried
                 break
 

@@ -40,6 +40,8 @@ def _work_out(view: View) -> Iterator[Claim]:
     yield from recomputation(view)
     yield from _sequence_parallel(view)
     yield from clipping(view, "clip_grad")
+    if view.is_on("group_query_attention"):  # without it groups are not read, and a log says 1
+        yield view.claim("num_key_value_heads", view.number("num_query_groups"), "num_query_groups")
     if "micro_batch_size" in view.by_key and not {"global_batch_size", "step_batch_size_schedule"} & set(view.by_key):
         yield view.claim("num_microbatches", 1, "")
     if not view.is_on("deepspeed"):
