@@ -140,7 +140,7 @@ def test_three_files_stand_where_any_command_takes_a_plan(tmp_path, capsys, comm
     code, found = answer(capsys, name, *map(str, files), *placed)
     assert code == exit_code
     assert found.get("code") == (None if exit_code == 0 else "train-engine")
-    assert answer(capsys, name, *map(str, files), str(tmp_path / "none.yaml"), *placed)[1]["code"] == "cli-usage"
+    assert answer(capsys, name, *map(str, files), str(tmp_path / "none.yaml"), *placed)[1]["code"] == "plan-not-found"
 
 
 def test_a_model_beside_a_cluster_is_named_once(capsys):
@@ -269,3 +269,39 @@ def test_an_export_says_where_the_tool_runs_another_kernel_than_was_predicted(ca
     assert "fused_loss_kernel=native" in refused
     assert main([*words, "--fused-loss-kernel", "native"]) == 0
     assert "leaves open" not in capsys.readouterr().err
+
+
+def test_a_page_of_which_nearly_nothing_is_understood_is_no_file_of_a_tool(tmp_path, capsys):
+    page = tmp_path / "README.md"
+    words = [f"tool{index} --option {index} --size-of-something {index}" for index in range(30)]
+    page.write_text("\n".join([*words, "train --tensor-model-parallel-size 8 --micro-batch-size 2"]), encoding="utf-8")
+    code, error = answer(capsys, "import", str(page))
+    assert (code, error["code"]) == (2, "import-unknown-file")
+    assert not is_foreign(page)
+    page.write_text("\n".join(words[:3]) + "\ntorchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 2")
+    assert is_foreign(page)
+
+
+@pytest.mark.parametrize("missing", ["xyz.json", "./xyz", "args.sh"])
+def test_a_missing_file_beside_one_of_another_tool_is_said_to_be_missing(capsys, missing):
+    code, error = answer(capsys, "explain", *DEEPSPEED, missing)
+    assert (code, error["code"], error["error"]) == (2, "plan-not-found", f"there is no file '{missing}'")
+
+
+def test_a_missing_text_is_no_model_without_a_cluster(capsys):
+    code, error = answer(capsys, "explain", "NOTES.md")
+    assert (code, error["code"]) == (2, "plan-not-found")
+
+
+@pytest.mark.parametrize("beside", [[], ["8xh100-sxm"]])
+def test_an_out_of_memory_text_in_the_place_of_a_plan_is_named_with_its_option(tmp_path, capsys, beside):
+    log = tmp_path / "oom.txt"
+    log.write_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+        "79.10 GiB of which 1.20 GiB is free.\n",
+        encoding="utf-8",
+    )
+    code, error = answer(capsys, "explain", str(log), *beside)
+    assert code == 2
+    assert "out-of-memory message" in error["error"]
+    assert f"--oom-log {log}" in error["fix"]

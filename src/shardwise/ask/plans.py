@@ -35,6 +35,8 @@ ClusterSource = str | Path | Mapping[str, object]
 Fields = Mapping[str, object]
 """Values by the names that fields of a recipe and a layout have, and ``engine``."""
 PLAN_SUFFIXES = (".json", *YAML_SUFFIXES)
+TEXT_SUFFIXES = (*PLAN_SUFFIXES, ".toml", ".py", ".sh", ".sbatch", ".slurm", ".md", ".txt", ".log")
+"""Endings that a file has and no model."""
 NO_MODEL_SUFFIXES = (*YAML_SUFFIXES, ".jsonl")
 STANDARD_INPUT = "-"
 MODEL_ALONE_FIX = "name the cluster as well: {name} 8xh100-sxm"
@@ -110,6 +112,8 @@ def require_foreign_files(
         UsageError: something does.
     """
     foreign = foreign_files(source, cluster, others)
+    if not foreign:
+        _refuse_no_plan(source, [word for word in (cluster, *others) if word is not None])
     if others and not foreign:
         raise UsageError(
             f"there is no place for '{str(others[0])[:40]}'",
@@ -137,6 +141,45 @@ def foreign_files(source: object, cluster: object, others: Sequence[Path | str] 
     from shardwise.ask.foreign_plan import is_foreign
 
     return paths if all(map(is_foreign, paths)) else []
+
+
+def _refuse_no_plan(source: object, beside: Sequence[object]) -> None:
+    """Return when no file is missing beside one of another tool, and the source is no log of a run out of memory.
+
+    Raises:
+        PlanError: a file is missing.
+        UsageError: the source is such a log.
+    """
+    from shardwise.ask.foreign_plan import is_foreign
+
+    if not isinstance(source, str | Path) or is_plan_text(source):
+        return
+    path, missing = Path(source), [str(word) for word in beside if _is_missing_file(str(word))]
+    if missing and is_foreign(path):
+        raise PlanError(f"there is no file '{missing[0][:120]}'", code="plan-not-found", fix="check the path")
+    if path.suffix.lower() not in PLAN_SUFFIXES and is_file_there(path) and _holds_oom(path):
+        raise UsageError(
+            f"'{path}' holds an out-of-memory message, which is no plan",
+            code="cli-usage",
+            fix=f"give it beside the plan that was running: shardwise explain plan.json --oom-log {path}",
+        )
+
+
+def _is_missing_file(word: str) -> bool:
+    """Whether a word can only be meant as a path, and there is none."""
+    is_path = word.lower().endswith(TEXT_SUFFIXES) or word.startswith((".", "/", "~"))
+    return is_path and not is_there(Path(word))
+
+
+def _holds_oom(path: Path) -> bool:
+    """Whether a text holds an out-of-memory message, and nothing of a plan."""
+    from shardwise.explain.oom_text import parse_oom
+
+    try:
+        parse_oom(read_plan_bytes(path, is_log=True).decode(errors="replace"))
+    except ShardwiseError:
+        return False
+    return True
 
 
 def asked_plan(source: Plan | PlanSource, cluster: ClusterSource | None, fields: Fields) -> Plan:
@@ -292,14 +335,12 @@ def _require_plan_file(path: Path) -> None:
         UsageError: it is a model's name, or a folder, so that a cluster is missing.
     """
     name = str(path)[:80]
-    is_name = not is_there(path) and path.suffix.lower() not in PLAN_SUFFIXES
+    is_name = not is_there(path) and not _is_missing_file(str(path))
     if is_name or path.is_dir():
         raise UsageError(
             f"'{name}' is no plan file; a model needs a cluster beside it",
             code="cli-usage",
-            fix=(CLUSTER_ALONE_FIX if is_name and is_cluster(str(path)) else MODEL_ALONE_FIX).format(
-                name=str(path)[:80]
-            ),
+            fix=(CLUSTER_ALONE_FIX if is_name and is_cluster(str(path)) else MODEL_ALONE_FIX).format(name=name),
         )
 
 

@@ -1,6 +1,7 @@
 """A file belongs to the tool that knows most of its keys; at a tie, to the tool with fewer names."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwise.exchange.facts import Document, Fact, names_a_file
@@ -23,12 +24,20 @@ OWN_PROGRAMS = ("llamafactory",)
 """Tools whose arguments are so many that any script has some: a line is theirs only where it names their program."""
 LEAST_KNOWN = 3
 """One option in so many has to be the tool's own: every program has some option that a training tool has as well."""
+LEAST_READ = 8
+"""One command in so many of a file has to be of a tool: pages about training, whose words are read as commands, have
+one in nine at most, and scripts that start a run have every second one."""
 OPTION_KINDS = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU"}
 
 
-def views_of(documents: Iterable[Document]) -> tuple[View, ...]:
-    """Each document as the tool reads it that it was recognised for; documents of nobody have no view."""
+def views_of(documents: Sequence[Document]) -> tuple[View, ...]:
+    """Each document as the tool reads it that it was recognised for; documents of nobody have no view.
+
+    A file in which nearly nothing is of a tool is nobody's as a whole.
+    """
     found = [(tool, part) for document in documents for part in _parts(document) if (tool := tool_of(part)) is not None]
+    written, read = (Counter(one.file for one in some) for some in (documents, [part for _, part in found]))
+    found = [one for one in found if read[one[1].file] * LEAST_READ >= written[one[1].file]]
     names = [tool.name for tool, _ in found]
     return tuple(
         View(
