@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import shardwise as sw
@@ -117,6 +118,11 @@ def test_a_field_that_would_be_ignored_is_refused_in_the_words_of_python():
         (lambda: sw.judge(*LLAMA, tflops="420"), "plan-wrong-type", "write tflops as a number"),
         (lambda: sw.judge(*LLAMA), "judge-figure", "give one of tokens_per_s, tokens_per_s_per_gpu, tflops"),
         (lambda: sw.plan(*LLAMA, global_batch_tokens="4M"), "plan-wrong-type", "write global_batch_tokens as a number"),
+        (
+            lambda: sw.plan(*LLAMA, global_batch_tokens=float("nan")),
+            "plan-wrong-type",
+            "write global_batch_tokens as a",
+        ),
         (lambda: sw.plan(*LLAMA, objective="fast"), "plan-unknown-choice", 'write objective="step_time"'),
         (lambda: sw.plan(*LLAMA, limits={"max_gpus": 4}), "plan-wrong-type", "write limits=sw.SearchBounds("),
         (lambda: sw.plan(*LLAMA, limits=sw.SearchBounds(tp=8)), "plan-wrong-type", "write sw.plan(..., tp=8)"),
@@ -125,6 +131,29 @@ def test_a_field_that_would_be_ignored_is_refused_in_the_words_of_python():
             "plan-wrong-type",
             "write budget_usd as a number",
         ),
+        (lambda: sw.cost(*LLAMA, tokens=1e12, seq_len="4096"), "plan-wrong-type", "write seq_len as a number"),
+        (lambda: sw.cost(*LLAMA, tokens=1e12, seq_len=4096.5), "plan-wrong-type", "write seq_len without a fraction"),
+        (lambda: sw.cost(*LLAMA, tokens=10**400), "cost-tokens", "set tokens=1e12"),
+        (lambda: sw.cost(*LLAMA, tokens=1e12, num_gpus=float("inf")), "plan-wrong-type", "write num_gpus without a"),
+        *(
+            (lambda bad=bad: sw.plan(*LLAMA, tokens=1e12, limits=sw.SearchBounds(**bad)), code, fix)
+            for bad, code, fix in (
+                ({"deadline_days": float("nan")}, "plan-wrong-type", "write deadline_days as a finite number"),
+                ({"max_plans": "3"}, "plan-wrong-type", "write max_plans as a number"),
+                ({"max_gpus": 1.5}, "plan-wrong-type", "write max_gpus without a fraction"),
+                ({"recompute": "full"}, "plan-wrong-type", "write sw.plan(..., recompute='full')"),
+                ({"recompute": ("ful",)}, "plan-unknown-choice", 'write recompute: "full"'),
+                ({"zero_stage": (7,)}, "plan-out-of-range", "write zero_stage: 3"),
+                ({"stage_layers": "16,16"}, "plan-wrong-type", "write sw.plan(..., stage_layers='16,16')"),
+                ({"stage_layers": (16, "x")}, "search-bounds", "write stage_layers as 9,8,8,7"),
+                ({"sequence_parallel": "yes"}, "plan-wrong-type", "write sw.plan(..., sequence_parallel='yes')"),
+            )
+        ),
+        (lambda: sw.plan(*LLAMA, sequence_parallel="yes"), "plan-wrong-type", "write sequence_parallel: true"),
+        (lambda: sw.plan(*LLAMA, zero_stage=7), "plan-out-of-range", "write zero_stage: 3"),
+        (lambda: sw.load_plan("x" * 5000), "plan-not-found", "give the path of a plan file"),
+        (lambda: sw.predict("x" * 5000), "cli-usage", "name the cluster as well: xxx"),
+        (lambda: sw.predict("x" * 5000, "8xh100-sxm"), "model-unknown-name", "list the names with"),
         (lambda: sw.load_plan("no-such-plan"), "plan-not-found", "give the path of a plan file"),
         (lambda: sw.load_plan(None), "plan-wrong-type", "give the path of a plan file"),
         (lambda: sw.save_plan("plan", "plan.json"), "plan-wrong-type", "give the plan of an answer"),
@@ -135,6 +164,19 @@ def test_what_cannot_be_understood_says_what_to_write(ask, code, fix):
         ask()
     assert caught.value.code == code
     assert caught.value.fix.startswith(fix)
+
+
+def test_numbers_of_numpy_are_numbers():
+    asked = sw.predict(*LLAMA, seq_len=np.int64(4096), tokens=np.float32(1e12), tp=np.int32(2))
+    assert asked.to_dict() == sw.predict(*LLAMA, seq_len=4096, tokens=float(np.float32(1e12)), tp=2).to_dict()
+    given = {"tokens": np.int64(10**12), "mfu": np.float32(0.5), "seq_len": np.int32(4096), "price": np.float64(2)}
+    asked, plain = (sw.cost(*LLAMA, **it) for it in (given, {name: float(value) for name, value in given.items()}))
+    assert json.dumps(asked.to_dict()) == json.dumps(plain.to_dict())
+    limits = sw.SearchBounds(deadline_days=np.float32(3000), max_gpus=np.int64(4), zero_stage=(3,), recompute=("full",))
+    found = sw.plan(*LLAMA, tokens=np.int64(10**9), limits=limits, price=np.float32(2), seq_len=4096)
+    assert json.loads(json.dumps(found.to_dict()))["plans"]
+    assert found.plan.recipe.recompute == "full"
+    assert sw.judge(*LLAMA, mfu=np.float32(0.5)).to_dict() == sw.judge(*LLAMA, mfu=0.5).to_dict()
 
 
 PLAN = {"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {"seq_len": 4096}}

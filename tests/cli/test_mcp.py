@@ -10,6 +10,7 @@ from cli.mcp_session import session
 from habits.source_tree import ROOT, SOURCE
 from shardwise.cli.command import COMMANDS
 from shardwise.cli.main import main
+from shardwise.cli.mcp_tools import call_tool
 
 __all__ = ["session"]
 PREDICTED = {"source": "llama-3.1-8b", "cluster": "8xh100-sxm", "dp_shard": 8, "seq_len": 4096}
@@ -43,6 +44,21 @@ def test_a_schema_says_types_and_choices_and_what_is_needed(session):
     assert all(
         one["description"] for tool in tools_of(session).values() for one in tool.input_schema["properties"].values()
     )
+
+
+def test_null_takes_back_what_a_plan_says_and_is_no_value_of_anything_else(session):
+    """As explain asks for it: ``recompute_layers: null``."""
+    properties = tools_of(session)["predict"].input_schema["properties"]
+    assert properties["recompute_layers"]["type"] == ["integer", "null"]
+    assert properties["tp"]["type"] == "integer"
+    nullable = [one for one in properties.values() if None in one.get("enum", ()) or "null" in one.get("type", ())]
+    assert nullable
+    recipe = {"seq_len": 4096, "recompute": "full", "recompute_layers": 4}
+    plan = {"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": recipe}
+    kept = call_tool("predict", {"source": plan, "tp": None})
+    taken = call_tool("predict", {"source": plan, "recompute_layers": None})
+    alike = call_tool("predict", {"source": {**plan, "recipe": {**recipe, "recompute_layers": None}}})
+    assert taken.content["memory"] == alike.content["memory"] != kept.content["memory"]
 
 
 def test_no_tool_overwrites_and_only_those_with_a_path_write(session):

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -312,3 +312,55 @@ def test_a_broken_file_of_a_pretrained_model_is_named(tmp_path, name, content):
         require_whole(tmp_path)
     assert refused.value.code == "pretrained-files"
     assert str(tmp_path / name) in refused.value.message
+
+
+SCHEDULED = OptimizerSpec(
+    learning_rate=7e-5,
+    weight_decay_fraction=0.02,
+    beta_1_fraction=0.8,
+    beta_2_fraction=0.9,
+    epsilon=1e-6,
+    max_grad_norm=0.0,
+    num_warmup_steps=3,
+    decay="wsd",
+    num_decay_steps=5,
+    min_learning_rate_ratio=0.3,
+    undecayed=("*q_proj*",),
+    group_rates=(("*embed_tokens*", 1e-5),),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        ([], {}),
+        (["--decay", "cosine"], {"decay": "cosine"}),
+        (
+            ["--decay-steps", "2", "--min-learning-rate-ratio", "0"],
+            {"num_decay_steps": 2, "min_learning_rate_ratio": 0},
+        ),
+        (["--max-grad-norm", "2", "--undecayed", "*norm*"], {"max_grad_norm": 2.0, "undecayed": ("*norm*",)}),
+        (["--group-rate", "*q_proj*=1e-6"], {"group_rates": (("*q_proj*", 1e-6),)}),
+    ],
+    ids=str,
+)
+def test_a_resume_steps_as_before_but_for_what_is_given(made, words, changed, capsys):
+    """A schedule that began anew would lift the rate back to its peak."""
+    _rewrite(made / "made", optimizer=SCHEDULED)
+    assert train([*SAME, *words, "--dry-run"], capsys)[0] == 0
+    assert read_job(made / "run" / "job.json").optimizer == replace(SCHEDULED, **changed)
+
+
+def test_a_plan_that_clips_again_clips_to_the_usual_norm(made, capsys):
+    _rewrite(made / "made", optimizer=SCHEDULED, clip_gradients=False)
+    assert train([*SAME, "--dry-run"], capsys)[0] == 0
+    assert read_job(made / "run" / "job.json").optimizer == replace(SCHEDULED, max_grad_norm=1.0)
+
+
+def _rewrite(folder, *, optimizer, clip_gradients=True):
+    """Make the checkpoint once more, of a run that had this optimizer."""
+    facts = json.loads((next(folder.glob("step-*")) / FACTS).read_text(encoding="utf-8"))
+    facts["job"] |= {"optimizer": asdict(optimizer)}
+    facts["job"]["recipe"]["clip_gradients"] = clip_gradients
+    shutil.rmtree(folder)
+    saved_at(folder, 4, facts)

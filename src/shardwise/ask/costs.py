@@ -3,7 +3,15 @@
 from dataclasses import replace
 
 from shardwise.ask.answers import CostAnswer
-from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, plan_of, require_model, require_numbers
+from shardwise.ask.plans import (
+    ClusterSource,
+    asked_plan,
+    checked_prediction,
+    plain_counts,
+    plain_numbers,
+    plan_of,
+    require_model,
+)
 from shardwise.ask.searching import search_plan
 from shardwise.catalog import read_cluster
 from shardwise.catalog.hardware.request import MAX_GPUS
@@ -51,7 +59,8 @@ def cost(
     Raises:
         ShardwiseError: with a message, a code and a fix, as the command line refuses.
     """
-    require_numbers(tokens=tokens, num_gpus=num_gpus, mfu=mfu, goodput=goodput, price=price)
+    tokens, mfu, goodput, price = plain_numbers(tokens=tokens, mfu=mfu, goodput=goodput, price=price)
+    num_gpus, seq_len = plain_counts(num_gpus=num_gpus, seq_len=seq_len)
     if cluster is None:
         _require_none(mfu=mfu, seq_len=seq_len, goodput=goodput, num_gpus=num_gpus)
         return CostAnswer(run=_cost_of_plan(plan_of(source, None, {} if tokens is None else {"tokens": tokens}), price))
@@ -62,7 +71,7 @@ def cost(
     model = read_model(named)
     request = CostRequest(
         model=model,
-        tokens=float(tokens),
+        tokens=tokens,
         gpu=on.gpu,
         num_gpus=count,
         mfu_fraction=mfu,
@@ -73,7 +82,7 @@ def cost(
     )
     require_figures(request)
     hardware = cluster if num_gpus is None else f"{count}x{on.gpu.id}"
-    planned = _recommended(named, hardware, tokens=float(tokens), seq_len=seq_len) if mfu is None else None
+    planned = _recommended(named, hardware, tokens=tokens, seq_len=seq_len) if mfu is None else None
     if isinstance(planned, Plan):
         run = _cost_of_plan(planned, price, goodput=goodput, origin=_origin(planned))
         return CostAnswer(run=replace(run, assumed=ASSUMED_FIELDS - ({"seq_len"} if seq_len else set())))

@@ -2,7 +2,7 @@
 
 from shardwise.ask.answers import JudgeAnswer
 from shardwise.ask.found import no_plan
-from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, is_cluster, require_numbers
+from shardwise.ask.plans import ClusterSource, asked_plan, checked_prediction, is_cluster, plain_numbers
 from shardwise.ask.searching import search_plan
 from shardwise.catalog import read_cluster
 from shardwise.cluster import Gpu
@@ -54,7 +54,7 @@ def judge(
         "mfu": mfu,
         "step_s": step_s,
     }
-    require_numbers(**given)
+    given = dict(zip(given, plain_numbers(**given), strict=True))
     name, amount = _only(given)
     unit, scaled = _in_base_units(name, amount)
     if cluster is None and isinstance(source, str) and is_cluster(source):

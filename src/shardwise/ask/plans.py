@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf, isfinite
 from pathlib import Path
 
 from shardwise.ask.idle_options import ANSWER_ROWS, RECIPE_ROWS, require_read
@@ -14,8 +15,15 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.plan_file import PlanSource, ReadFile, plan_to_json, read_plan
 from shardwise.plan_file.read import is_plan_text
-from shardwise.plan_file.text import YAML_SUFFIXES, decode_plan, parse_plan_text, read_plan_bytes
-from shardwise.plan_file.values import refuse_unknown_key
+from shardwise.plan_file.text import (
+    YAML_SUFFIXES,
+    decode_plan,
+    is_file_there,
+    is_there,
+    parse_plan_text,
+    read_plan_bytes,
+)
+from shardwise.plan_file.values import is_number, refuse_unknown_key, shown
 from shardwise.predict import predict
 from shardwise.predict.calibrated_cluster import calibrated_cluster
 from shardwise.prediction import Prediction
@@ -85,7 +93,7 @@ def plan_of(
 
 def _placed(name: str | None) -> str | None:
     """A path that was typed is meant from the working directory, not from beside the plan file; a name is a name."""
-    if name is None or not ("/" in name or name.endswith((".json", ".toml"))) or not Path(name).exists():
+    if name is None or not ("/" in name or name.endswith((".json", ".toml"))) or not is_there(Path(name)):
         return name
     return str(Path(name).resolve())
 
@@ -128,7 +136,7 @@ def foreign_files(source: object, cluster: object, others: Sequence[Path | str] 
     if not all(isinstance(word, str | Path) and not is_plan_text(word) for word in words):
         return []
     paths = [Path(str(word)) for word in words if str(word) != STANDARD_INPUT]
-    if not paths or not all(path.is_file() for path in paths) or (cluster is not None and is_cluster(str(cluster))):
+    if not paths or not all(map(is_file_there, paths)) or (cluster is not None and is_cluster(str(cluster))):
         return []  # among them a model's config.json beside a cluster of ours
     from shardwise.ask.foreign_plan import is_foreign
 
@@ -149,7 +157,7 @@ def _refuse_no_plan(source: object, beside: Sequence[object]) -> None:
     path, missing = Path(source), [str(word) for word in beside if _is_missing_file(str(word))]
     if missing and is_foreign(path):
         raise PlanError(f"there is no file '{missing[0][:120]}'", code="plan-not-found", fix="check the path")
-    if path.suffix.lower() not in PLAN_SUFFIXES and path.is_file() and _holds_oom(path):
+    if path.suffix.lower() not in PLAN_SUFFIXES and is_file_there(path) and _holds_oom(path):
         raise UsageError(
             f"'{path}' holds an out-of-memory message, which is no plan",
             code="cli-usage",
@@ -160,7 +168,7 @@ def _refuse_no_plan(source: object, beside: Sequence[object]) -> None:
 def _is_missing_file(word: str) -> bool:
     """Whether a word can only be meant as a path, and there is none."""
     is_path = word.lower().endswith(TEXT_SUFFIXES) or word.startswith((".", "/", "~"))
-    return is_path and not Path(word).exists()
+    return is_path and not is_there(Path(word))
 
 
 def _holds_oom(path: Path) -> bool:
@@ -217,19 +225,49 @@ def checked_prediction(plan: Plan) -> Prediction:
     return predict(plan)
 
 
-def require_numbers(**figures: object) -> None:
-    """Return when every figure that is given is a number.
+def plain_numbers(**figures: object) -> tuple[float | None, ...]:
+    """The figures as numbers of Python, whichever library made them; ``None`` for those that are not given.
 
     Raises:
         UsageError: one is a text, such as "1T", or a yes or no.
     """
-    for name, value in figures.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+    return tuple(None if value is None else _number(name, value) for name, value in figures.items())
+
+
+def finite_numbers(**figures: object) -> tuple[float | None, ...]:
+    """:func:`plain_numbers`, none of which may be infinite or no number."""
+    numbers = plain_numbers(**figures)
+    for name, number in zip(figures, numbers, strict=True):
+        if number is not None and not isfinite(number):
             raise UsageError(
-                f"{name} is {value!r}, not a number",
+                f"{name} is {number}, not a finite number",
                 code="plan-wrong-type",
-                fix=f"write {name} as a number without quotes, such as 1e12",
+                fix=f"write {name} as a finite number, or leave it out",
             )
+    return numbers
+
+
+def plain_counts(**figures: object) -> tuple[int | None, ...]:
+    """:func:`plain_numbers`, which have to be whole."""
+    for name, value in figures.items():
+        if value is not None and _number(name, value) % 1:
+            raise UsageError(
+                f"{name} is {value}, not a whole number", code="plan-wrong-type", fix=f"write {name} without a fraction"
+            )
+    return tuple(None if value is None else int(value) for value in plain_numbers(**figures))
+
+
+def _number(name: str, value: object) -> float:
+    if not is_number(value):
+        raise UsageError(
+            f"{name} is {shown(value)}, not a number",
+            code="plan-wrong-type",
+            fix=f"write {name} as a number without quotes, such as 1e12",
+        )
+    try:
+        return float(value)
+    except OverflowError:
+        return inf
 
 
 def priced(plan: Plan, usd_per_gpu_hour: float | None) -> Plan:
@@ -281,7 +319,7 @@ def is_cluster(name: str) -> bool:
 def _is_plan_file(source: str) -> bool:
     """Whether a JSON file has the parts of a plan; the config of a model has none of them."""
     path = Path(source)
-    if path.suffix.lower() != ".json" or not path.is_file():
+    if path.suffix.lower() != ".json" or not is_file_there(path):
         return False
     try:
         parts = parse_plan_text(decode_plan(read_plan_bytes(path), name=source), name=source, is_yaml=False)
@@ -296,12 +334,13 @@ def _require_plan_file(path: Path) -> None:
     Raises:
         UsageError: it is a model's name, or a folder, so that a cluster is missing.
     """
-    is_name = not path.exists() and not _is_missing_file(str(path))
+    name = str(path)[:80]
+    is_name = not is_there(path) and not _is_missing_file(str(path))
     if is_name or path.is_dir():
         raise UsageError(
-            f"'{path}' is no plan file; a model needs a cluster beside it",
+            f"'{name}' is no plan file; a model needs a cluster beside it",
             code="cli-usage",
-            fix=(CLUSTER_ALONE_FIX if is_name and is_cluster(str(path)) else MODEL_ALONE_FIX).format(name=path),
+            fix=(CLUSTER_ALONE_FIX if is_name and is_cluster(str(path)) else MODEL_ALONE_FIX).format(name=name),
         )
 
 

@@ -17,6 +17,7 @@ from shardwise.explain import explain as explained
 from shardwise.plan import Plan
 from shardwise.plan_file import PlanSource
 from shardwise.plan_file.read import is_plan_text
+from shardwise.plan_file.text import is_file_there
 from shardwise.rules import require_valid
 
 
@@ -69,16 +70,17 @@ def _require_readable(source: object) -> None:
     Raises:
         PlanError: it is neither a path nor a document, or nothing is at the path.
     """
-    is_text = isinstance(source, str) and is_plan_text(source)
     if not isinstance(source, str | Path | Mapping):
         raise PlanError(
             f"a {type(source).__name__} is neither a plan file nor its content",
             code="plan-wrong-type",
             fix="give the path of a plan file, its text, or the parsed document",
         )
-    if not isinstance(source, Mapping) and not is_text and str(source) != STANDARD_INPUT and not Path(source).is_file():
+    if isinstance(source, Mapping) or is_plan_text(source) or str(source) == STANDARD_INPUT:
+        return
+    if not is_file_there(Path(source)):
         raise PlanError(
-            f"no file is at '{source}'",
+            f"no file is at '{str(source)[:80]}'",
             code="plan-not-found",
             fix="give the path of a plan file; of a model, ask sw.predict(MODEL, CLUSTER).plan",
         )

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from shardwise.ask.answers import PlanAnswer
 from shardwise.ask.bounded_fields import BOUNDED
-from shardwise.ask.plans import ClusterSource, asked_plan, calibrated, priced, require_numbers
+from shardwise.ask.plans import ClusterSource, asked_plan, calibrated, finite_numbers, plain_counts, priced
 from shardwise.collector import paused_collector
 from shardwise.errors import UsageError
 from shardwise.fields import Field, plan_fields
@@ -32,6 +32,7 @@ ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 DEGREES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "vpp", "ep", "expert_tp", "micro_batch_size")
 AXES = (*BOUNDED, "activation_offload", "precision")
 """Fields whose bounds a caller gives one by one; every other limit stands in the record of the whole run."""
+KNOWN = {field.name: field for field in (*plan_fields(Recipe), *plan_fields(Layout))}
 
 
 def plan(
@@ -62,9 +63,9 @@ def plan(
     Raises:
         ShardwiseError: with a message, a code and a fix, as the command line refuses.
     """
-    _require_choices(objective, limits)
-    require_numbers(global_batch_tokens=global_batch_tokens)
-    bounds = _with_fields(limits or SearchBounds(), fields)
+    _require_objective(objective)
+    (global_batch_tokens,) = finite_numbers(global_batch_tokens=global_batch_tokens)
+    bounds = _with_fields(_checked(limits), fields)
     recipe = {name: value for name, value in fields.items() if name not in BOUNDED}
     if isinstance(recipe.get("precision"), list | tuple):
         recipe["precision"] = _values(recipe["precision"])[0]
@@ -75,8 +76,8 @@ def plan(
     return PlanAnswer(result=result)
 
 
-def _require_choices(objective: object, limits: object) -> None:
-    """Return when the objective is one of those there are, and the limits are the record of a whole run's.
+def _require_objective(objective: object) -> None:
+    """Return when the objective is one of those there are.
 
     Raises:
         UsageError: with what to write.
@@ -87,22 +88,38 @@ def _require_choices(objective: object, limits: object) -> None:
             code="plan-unknown-choice",
             fix='write objective="step_time"',
         )
-    if limits is not None and not isinstance(limits, SearchBounds):
+
+
+def _checked(limits: object) -> SearchBounds:
+    """The limits of a whole run, each of which is what the search takes; none where none are given.
+
+    Raises:
+        ShardwiseError: with what to write.
+    """
+    if limits is None:
+        return SearchBounds()
+    if not isinstance(limits, SearchBounds):
         raise UsageError(
             f"limits is a {type(limits).__name__}, not the record of a run's limits",
             code="plan-wrong-type",
             fix="write limits=sw.SearchBounds(deadline_days=30, max_gpus=64)",
         )
-    found = limits or SearchBounds()
-    require_numbers(deadline_days=found.deadline_days, budget_usd=found.budget_usd, max_gpus=found.max_gpus)
-    for axis in DEGREES:
-        bound = getattr(found, axis)
-        if bound is not None and not isinstance(bound, IntRange):
+    counts = {name: getattr(limits, name) for name in ("max_gpus", "max_plans", "max_predictions")}
+    targets = {name: getattr(limits, name) for name in ("deadline_days", "budget_usd")}
+    read: dict[str, Any] = dict(zip(counts, plain_counts(**counts), strict=True))
+    read |= zip(targets, finite_numbers(**targets), strict=True)
+    for axis in AXES:
+        bound, field = getattr(limits, axis), KNOWN[axis]
+        kind = IntRange if axis in DEGREES else bool if field.kind == "flag" else tuple
+        if bound is not None and not isinstance(bound, kind):
             raise UsageError(
-                f"limits has {axis}={bound!r}, and degrees are bounded beside it",
+                f"limits has {axis}={bound!r}, and {'degrees' if axis in DEGREES else 'fields'} are bounded beside it",
                 code="plan-wrong-type",
                 fix=f"write sw.plan(..., {axis}={bound!r})",
             )
+        if isinstance(bound, tuple):
+            _read_bound(axis, _bound(field, bound))
+    return replace(limits, **read)
 
 
 def search_plan(question: Plan, bounds: SearchBounds, objective: Objective) -> SearchResult:
@@ -151,13 +168,12 @@ def _read_bound(axis: str, bound: Any) -> Any:
         return parse_range(str(bound), axis=axis)
     if axis == "stage_layers":
         return parse_counts(bound, axis=axis)
-    return tuple(stage for stage in ZERO_STAGES if str(stage) in bound) if axis == "zero_stage" else bound
+    return tuple(stage for stage in ZERO_STAGES if str(stage) in map(str, bound)) if axis == "zero_stage" else bound
 
 
 def _with_fields(limits: SearchBounds, fields: Mapping[str, object]) -> SearchBounds:
     """The limits with the bounds that a caller in Python gave; without any, the limits as they are."""
-    known = {field.name: field for field in (*plan_fields(Recipe), *plan_fields(Layout))}
-    given = {name: _bound(known[name], fields[name]) for name in AXES if fields.get(name) is not None}
+    given = {name: _bound(KNOWN[name], fields[name]) for name in AXES if fields.get(name) is not None}
     given["precision"] = given["precision"] if len(given.get("precision", ())) > 1 else None
     return limits if not any(value is not None for value in given.values()) else bounds_of(given, limits)
 
@@ -168,12 +184,11 @@ def _bound(field: Field, value: object) -> Any:
     Raises:
         RecipeError, LayoutError: a choice that the field does not have.
     """
-    if field.kind == "flag":
-        return value
-    if not field.choices or field.kind == "count":
-        texts = tuple(str(one) for one in _values(value))
-        return texts if field.choices else ",".join(texts)
     section = "recipe" if field in plan_fields(Recipe) else "layout"
+    if field.kind == "flag":
+        return check_fields(section, {field.name: value}, (field,))[field.name]
+    if not field.choices:
+        return ",".join(str(one) for one in _values(value))
     return tuple(check_fields(section, {field.name: one}, (field,))[field.name] for one in _values(value))
 
 

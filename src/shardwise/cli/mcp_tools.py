@@ -17,16 +17,9 @@ from typing import TypeAlias
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, find_command, make_parser
 from shardwise.cli.main import main
-from shardwise.cli.options import (
-    OR_NULL,
-    amount,
-    count,
-    finite_number,
-    positive_amount,
-    positive_number,
-    whole_number,
-)
+from shardwise.cli.options import OrNull, amount, finite_number, positive_number, whole_number
 from shardwise.errors import UsageError
+from shardwise.fields import NULL
 
 JsonObject: TypeAlias = dict[str, object]
 NOT_ASKED = frozenset(
@@ -40,9 +33,8 @@ LONG_PARTS = ("memory.stages", "time.communication")
 """Parts of a prediction that no first screen shows."""
 IN_FILES = ("source", "plan", "files", "runs", "record", "oom_log")
 """Arguments that name files, and that also take a plan or a text as it is."""
-WHOLE = (int, whole_number, positive_number, OR_NULL[whole_number])
-NUMBER = (float, amount, finite_number, OR_NULL[amount])
-AMOUNTS = (count, positive_amount)
+WHOLE = (int, whole_number, positive_number)
+NUMBER = (float, amount, finite_number)
 FILE_SCHEMA: JsonObject = {
     "anyOf": [{"type": "string"}, {"type": "object"}],
 }
@@ -185,12 +177,16 @@ def _value_schema(action: argparse.Action) -> JsonObject:
     if _is_switch(action):
         return {"type": "boolean"}
     if action.choices is not None:
-        return {"enum": list(action.choices)}
-    if action.type in WHOLE:
-        return {"type": "integer"}
-    if action.type in NUMBER:
-        return {"type": "number"}
-    return {"type": ["string", "number"]}
+        return {"enum": [None if choice == NULL else choice for choice in action.choices]}
+    read = action.type.read if isinstance(action.type, OrNull) else action.type
+    kinds = ["integer"] if read in WHOLE else ["number"] if read in NUMBER else ["string", "number"]
+    kinds += ["null"] if _takes_null(action) else []
+    return {"type": kinds if len(kinds) > 1 else kinds[0]}
+
+
+def _takes_null(action: argparse.Action) -> bool:
+    """Whether a value of a plan may be taken back; any other argument that is null is one that is not given."""
+    return isinstance(action.type, OrNull) or NULL in (action.choices or ())
 
 
 def call_tool(name: str, arguments: Mapping[str, object]) -> ToolAnswer:
@@ -235,7 +231,7 @@ def _words(tool: ToolEntry, arguments: Mapping[str, object], folder: Path) -> li
     placed: list[str] = []
     for name, action in asked.items():
         value = arguments.get(name)
-        if value is None:
+        if name not in arguments or (value is None and not _takes_null(action)):
             continue
         if _is_switch(action):
             options.extend(_switch(action, is_on=bool(value)))
@@ -260,7 +256,7 @@ def _word(value: object, folder: Path) -> str:
     if isinstance(value, list):
         return ",".join(str(one) for one in value)
     if not isinstance(value, dict):
-        return str(value)
+        return NULL if value is None else str(value)
     is_text = set(value) == {"name", "text"}
     name = Path(str(value["name"])).name if is_text else "plan.json"
     path = folder.joinpath(name or "file")

@@ -14,8 +14,6 @@ from shardwise.train.job import Decay, OptimizerSpec, usual_warmup_steps
 
 __all__ = ["OPTIMIZER_NUMBERS", "OPTIMIZER_ROWS", "add_optimizer_options", "given_optimizer"]
 
-MAX_GRAD_NORM = 1.0
-"""What gradients are clipped to without --max-grad-norm, where the plan clips."""
 BELOW_ONE = 0.999999999
 """A mean that never forgets divides by zero."""
 OPTIMIZER_NUMBERS = {
@@ -34,7 +32,10 @@ _RATE_HELP = (
 )
 _WEIGHT_DECAY_HELP = "(default: 0.1, and 0 for adapters; that of the run with --resume)"
 _FLOOR_HELP = "floor of a decaying rate over its peak (default: 0.1)"
-_WARMUP_HELP = "linear warm-up (default: 3 per cent of --steps, at most 100)"
+_WARMUP_HELP = "linear warm-up (default: 3 per cent of --steps, at most 100; that of the run with --resume)"
+_DECAY_HELP = (
+    "after it; wsd holds the rate and lets it fall at the end (default: constant; that of the run with --resume)"
+)
 _LAST_HELP = "last steps in which the rate of wsd falls (default: a tenth of --steps)"
 _GROUP_HELP = "peak rate of parameters by name, such as 'lm_head.*=1e-4'; repeatable, the first that fits counts"
 _UNDECAYED_HELP = "names that weight decay spares besides norms, biases and other vectors; repeatable: '*embed_tokens*'"
@@ -51,12 +52,12 @@ def _never_clips(_: argparse.Namespace, plan: Plan) -> bool:
     return not plan.recipe.clip_gradients
 
 
-def _never_decays(arguments: argparse.Namespace, _: Plan) -> bool:
-    return bool(arguments.decay == "constant")
+def _never_decays(arguments: argparse.Namespace, plan: Plan) -> bool:
+    return given_optimizer(arguments, plan).decay == "constant"
 
 
-def _has_no_last_steps(arguments: argparse.Namespace, _: Plan) -> bool:
-    return bool(arguments.decay != "wsd")
+def _has_no_last_steps(arguments: argparse.Namespace, plan: Plan) -> bool:
+    return given_optimizer(arguments, plan).decay != "wsd"
 
 
 def _not_read_by_optimizer(option: str, *read_as: TrainerOption) -> IdleOption:
@@ -97,15 +98,10 @@ OPTIMIZER_ROWS = (
 
 def add_optimizer_options(group: "argparse._ArgumentGroup") -> None:
     """Add the options that say how the plan's optimizer steps and how its learning rate changes."""
-    numbers, usual = OPTIMIZER_NUMBERS, OptimizerSpec()
+    numbers = OPTIMIZER_NUMBERS
     add_number(group, numbers, "--learning-rate", default=None, metavar="RATE", text=_RATE_HELP)
     add_number(group, numbers, "--warmup-steps", default=None, metavar="N", text=_WARMUP_HELP)
-    group.add_argument(
-        "--decay",
-        choices=get_args(Decay),
-        default=usual.decay,
-        help="after it; wsd holds the rate and lets it fall at the end (default: constant)",
-    )
+    group.add_argument("--decay", choices=get_args(Decay), help=_DECAY_HELP)
     add_number(group, numbers, "--decay-steps", default=None, metavar="N", text=_LAST_HELP)
     add_number(group, numbers, "--min-learning-rate-ratio", default=None, metavar="RATIO", text=_FLOOR_HELP)
     add_number(group, numbers, "--weight-decay", default=None, metavar="SHARE", text=_WEIGHT_DECAY_HELP)
@@ -132,7 +128,8 @@ def _usual(arguments: argparse.Namespace, plan: Plan) -> OptimizerSpec:
     if arguments.resume is not None:
         with suppress(CheckpointError):  # said where the checkpoint is looked at, if this machine sees it
             if (origin := origin_of(find_checkpoint(arguments.resume))) is not None:
-                return origin.job.optimizer
+                spec, did_clip = origin.job.optimizer, origin.job.recipe.clip_gradients
+                return spec if did_clip else replace(spec, max_grad_norm=OptimizerSpec().max_grad_norm)
     begun = OptimizerSpec(num_warmup_steps=usual_warmup_steps(arguments.steps))
     if plan.recipe.adapter != "none":
         return replace(begun, learning_rate=2e-4, weight_decay_fraction=0.0)
@@ -140,24 +137,19 @@ def _usual(arguments: argparse.Namespace, plan: Plan) -> OptimizerSpec:
 
 
 def given_optimizer(arguments: argparse.Namespace, plan: Plan) -> OptimizerSpec:
-    """The numbers and the schedule of the optimizer, as the options give them."""
-    usual = _usual(arguments, plan)
-
-    def given(value: float | None, otherwise: float) -> float:
-        return otherwise if value is None else value
-
-    decay: Decay = arguments.decay
-    return OptimizerSpec(
-        learning_rate=given(arguments.learning_rate, usual.learning_rate),
-        weight_decay_fraction=given(arguments.weight_decay, usual.weight_decay_fraction),
-        beta_1_fraction=given(arguments.beta1, usual.beta_1_fraction),
-        beta_2_fraction=given(arguments.beta2, usual.beta_2_fraction),
-        epsilon=given(arguments.eps, usual.epsilon),
-        max_grad_norm=given(arguments.max_grad_norm, MAX_GRAD_NORM),
-        num_warmup_steps=usual.num_warmup_steps if arguments.warmup_steps is None else arguments.warmup_steps,
-        decay=decay,
-        num_decay_steps=arguments.decay_steps,
-        min_learning_rate_ratio=given(arguments.min_learning_rate_ratio, usual.min_learning_rate_ratio),
-        undecayed=tuple(arguments.undecayed or ()),
-        group_rates=tuple(arguments.group_rate or ()),
-    )
+    """The numbers and the schedule of the optimizer: what the options give, and the usual of the rest."""
+    given = {
+        "learning_rate": arguments.learning_rate,
+        "weight_decay_fraction": arguments.weight_decay,
+        "beta_1_fraction": arguments.beta1,
+        "beta_2_fraction": arguments.beta2,
+        "epsilon": arguments.eps,
+        "max_grad_norm": arguments.max_grad_norm,
+        "num_warmup_steps": arguments.warmup_steps,
+        "decay": arguments.decay,
+        "num_decay_steps": arguments.decay_steps,
+        "min_learning_rate_ratio": arguments.min_learning_rate_ratio,
+        "undecayed": arguments.undecayed and tuple(arguments.undecayed),
+        "group_rates": arguments.group_rate and tuple(arguments.group_rate),
+    }
+    return replace(_usual(arguments, plan), **{name: value for name, value in given.items() if value is not None})

@@ -5,6 +5,7 @@ Nothing has a default here: an option that is not given leaves the record's own 
 
 import argparse
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
@@ -196,7 +197,7 @@ def add_field_option(group: argparse._ActionsContainer, field: Field) -> None:
         group.add_argument(field.option, type=whole_number, choices=stages, help=text)
     else:
         read = _reader(field)
-        read = read if field.default is not None or field.is_required else OR_NULL.get(read) or _or_null(read)
+        read = read if field.default is not None or field.is_required else OrNull(read)
         group.add_argument(field.option, type=read, metavar=_metavar(field), help=text)
 
 
@@ -244,15 +245,15 @@ def _reader(field: Field) -> Callable[[str], object]:
     return whole_count if is_large else whole_number
 
 
-def _or_null(read: Callable[[str], object]) -> Callable[[str], object]:
-    """A reader that leaves ``null`` as it is."""
-    return lambda text: text if text == NULL else read(text)
+@dataclass(frozen=True, slots=True)
+class OrNull:
+    """A reader that leaves ``null`` as it is, of what may be taken back."""
 
+    read: Callable[[str], object]
 
-OR_NULL: dict[Callable[[str], object], Callable[[str], object]] = {
-    read: _or_null(read) for read in (whole_number, amount)
-}
-"""Readers of what may be taken back, for those who ask an option for its kind."""
+    def __call__(self, text: str) -> object:
+        """The value that the text is."""
+        return text if text == NULL else self.read(text)
 
 
 def given_recipe(arguments: argparse.Namespace) -> dict[str, object]:

@@ -12,6 +12,7 @@ from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.progress import waiting
 from shardwise.errors import UsageError
+from shardwise.plan_file.text import is_there
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
@@ -115,7 +116,7 @@ def _questions(arguments: argparse.Namespace) -> tuple[list["Plan"], list[str]]:
 
     if arguments.gpus is None:
         raise UsageError("--gpu-types needs --gpus", code="cli-usage", fix="add --gpus 8..512")
-    if arguments.gpu_types is None and arguments.cluster is None and not Path(arguments.source).exists():
+    if arguments.gpu_types is None and arguments.cluster is None and not is_there(Path(arguments.source)):
         raise UsageError("--gpus counts GPUs of no type", code="cli-usage", fix="add --gpu-types h100-sxm,h200-sxm")
     if arguments.gpu_types is not None and arguments.cluster is not None:
         raise UsageError(

@@ -16,6 +16,7 @@ from shardwise.errors import PlanError, ShardwiseError, UsageError
 from shardwise.fields import Field, Value
 from shardwise.plan import Plan
 from shardwise.plan_file import PLAN_PART, ReadFile, is_recipe, naming, read_tree
+from shardwise.plan_file.text import is_file_there
 
 __all__ = ["KEPT_RECIPE", "keep_recipe", "read_with_recipe", "without_idle"]
 
@@ -106,7 +107,7 @@ def _recipe_file(arguments: argparse.Namespace) -> ReadFile | None:
         path = _kept_by(arguments.resume)
         return ReadFile(path=path, tree=read_tree(path)[0])
     path = Path(arguments.source)
-    if not path.is_file():
+    if not is_file_there(path):
         return None
     try:
         tree, _ = read_tree(path)

@@ -19,6 +19,7 @@ from shardwise.plan_file.text import (
     MAX_PLAN_BYTES,
     YAML_SUFFIXES,
     decode_plan,
+    is_there,
     key_text,
     parse_plan_text,
     read_plan_bytes,
@@ -263,7 +264,7 @@ def _source_json(part: str, value: object, folder: Path | None) -> str:
         )
     if isinstance(value, str) and folder is not None and _looks_like_path(value):
         beside = folder / value
-        value = str(beside) if beside.exists() else value
+        value = str(beside) if is_there(beside) else value
     try:
         return json.dumps(value, sort_keys=True)
     except (TypeError, ValueError):

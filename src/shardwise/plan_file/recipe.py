@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shardwise.errors import PlanError, ShardwiseError
+from shardwise.plan_file.text import is_there
 from shardwise.plan_file.values import shown
 
 __all__ = ["PLAN_PART", "RECIPE_SCHEMA", "is_recipe", "naming", "plan_of_recipe"]
@@ -37,7 +38,7 @@ def plan_of_recipe(tree: Mapping[str, object], folder: Path | None) -> Mapping[s
         return part
     if isinstance(part, str) and part:
         beside = (folder or Path()) / part
-        return beside if beside.exists() else Path(part)
+        return beside if is_there(beside) else Path(part)
     raise PlanError(
         f"plan is {shown(part)}, neither a plan nor the path of one",
         code="plan-missing-key",

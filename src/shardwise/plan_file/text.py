@@ -21,6 +21,19 @@ MODEL_FIELDS = ".model."
 """How the path of every field of a written-out model starts."""
 
 
+def is_there(path: Path) -> bool:
+    """Whether a file or a folder is at a path; a text that no file system takes as one is at none."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def is_file_there(path: Path) -> bool:
+    """Whether a file is at a path, as :func:`is_there` looks for it."""
+    return is_there(path) and path.is_file()
+
+
 def read_plan_bytes(path: Path, *, kind: str = PLAN_FILE, is_log: bool = False) -> bytes:
     """The file's bytes, never more than a plan can have; a message calls the file by its kind.
 

@@ -1,8 +1,9 @@
 """Whether the values of a plan file are what its fields hold: one function that checks a section."""
 
 from collections.abc import Callable, Mapping
-from math import isfinite
-from typing import NoReturn
+from math import inf
+from numbers import Real
+from typing import NoReturn, TypeGuard
 
 from shardwise.errors import LayoutError, PlanError, RecipeError, ShardwiseError
 from shardwise.fields import Field, Kind, Value, end_text
@@ -147,7 +148,7 @@ def _texts(path: str, value: object, row: Field, error: type[ShardwiseError]) ->
 
 
 def _count(path: str, value: object, row: Field, error: type[ShardwiseError]) -> int:
-    number = int(value) if isinstance(value, float) and isfinite(value) and value == int(value) else value
+    number = int(value) if is_number(value) and -inf < value < inf and value == int(value) else value
     if isinstance(number, bool) or not isinstance(number, int):
         quoted = isinstance(value, str) and value.strip().lstrip("-").isdigit()
         raise error(
@@ -164,7 +165,7 @@ def _count(path: str, value: object, row: Field, error: type[ShardwiseError]) ->
 def _amount(path: str, value: object, row: Field, error: type[ShardwiseError]) -> float:
     # YAML 1.1 reads 1e12 as text because it has no point.
     number = _number_in(value) if isinstance(value, str) else value
-    if isinstance(number, bool) or not isinstance(number, int | float):
+    if not is_number(number):
         raise error(
             f"{path} is {shown(value)}, not a number",
             code="plan-wrong-type",
@@ -172,6 +173,11 @@ def _amount(path: str, value: object, row: Field, error: type[ShardwiseError]) -
         )
     _require_range(path, number, row, error)
     return float(number)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a number, whichever library made it, and not a yes or no."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _number_in(text: str) -> float | None:

@@ -1,6 +1,7 @@
 import builtins
 import gzip
 import json
+import shlex
 
 import pytest
 
@@ -138,12 +139,16 @@ def test_the_card_of_a_data_set_is_no_part_of_it_and_texts_alone_may_have_any_na
     assert [path.name for path in find_documents(tmp_path)] == ["a.jsonl"]
 
 
-def test_what_makes_a_file_of_another_kind_readable_is_a_command(tmp_path):
-    (tmp_path / "a.csv").write_text("text", encoding="utf-8")
+@pytest.mark.parametrize("name", ["a.csv", 'it\'s "mine".csv', "$HOME.tsv"])
+def test_what_makes_a_file_of_another_kind_readable_is_a_command(tmp_path, name):
+    """Its path reaches Python as it is, whatever the shell makes of such letters."""
+    path = tmp_path / name
+    path.write_text("text", encoding="utf-8")
     with pytest.raises(DataError) as refusal:
-        find_documents(tmp_path / "a.csv")
-    command = f"from_csv('{tmp_path / 'a.csv'}').to_json('{tmp_path / 'a'}.jsonl')"
-    assert command in refusal.value.fix
+        find_documents(path)
+    python, option, code, *paths = shlex.split(refusal.value.fix.removeprefix("write it as JSON Lines: "))
+    assert (python, option, paths) == ("python", "-c", [str(path), str(path.with_suffix(".jsonl"))])
+    assert f"from_csv(sys.argv[1]{', sep=chr(9)' * (path.suffix == '.tsv')}).to_json(sys.argv[2])" in code
 
 
 def test_paths_that_hold_nothing_are_refused(tmp_path):

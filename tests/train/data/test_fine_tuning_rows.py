@@ -122,6 +122,14 @@ def test_a_template_without_tools_is_refused_where_there_are_some(tmp_path, row,
         learned(chat_folder(tmp_path / "model", UNMARKED), example)
 
 
+@pytest.mark.parametrize("tools", [None, [{"type": "web_search"}, {"name": "clock", "function": None}]], ids=str)
+def test_tools_and_calls_that_say_less_are_read(tmp_path, tools):
+    """Columns of Parquet hold nulls and empty texts where there is no call, and some tools have a type alone."""
+    turns = [TURNS[0], {**TURNS[1], "tool_calls": ""}, TURNS[2], {**TURNS[3], "tool_calls": []}]
+    (example,) = read_examples(write_rows(tmp_path / "a.jsonl", {"messages": turns, "tools": tools}))
+    assert len(example.tools) == len(tools or ())
+
+
 def test_parts_of_text_are_one_text_and_a_turn_of_weight_0_is_only_read(tmp_path):
     parts = [{"type": "text", "text": "s"}, {"type": "text", "text": "o."}]
     turns = [TURNS[0], {"role": "assistant", "content": parts}, TURNS[2], {**TURNS[3], "weight": 0}]
@@ -226,7 +234,24 @@ BAD_ROWS = {
     "no assistant": ({"messages": TURNS[:1]}, "'messages' has no turn of the assistant"),
     "no list": ({"messages": "why?"}, "'messages' is a text, not a list of messages"),
     "no completion": ({"prompt": "why?"}, "'prompt' is a text and 'completion' is null"),
-    "no tools": ({"messages": TURNS, "tools": "clock"}, "'tools' is no list of tools"),
+    "no tools": ({"messages": TURNS, "tools": "clock"}, "'tools' is no list of tools that are functions"),
+    "a text as a tool": (
+        {"messages": TURNS, "tools": [{"type": "function", "function": "clock"}]},
+        "'tools' is no list of tools that are functions",
+    ),
+    "a tool named by a number": ({"messages": TURNS, "tools": [{"name": 5}]}, "'tools' is no list of tools that"),
+    **{
+        f"a call that is {kind}": (
+            {"messages": [TURNS[0], {"role": "assistant", "content": "", "tool_calls": calls}]},
+            "message 2 of 'messages' has tool_calls that are no list of calls of functions",
+        )
+        for kind, calls in {
+            "a text": ["clock"],
+            "of a text": [{"type": "function", "function": "clock"}],
+            "of a number": [{"function": {"name": 5, "arguments": {}}}],
+            "no list": 5,
+        }.items()
+    },
     "another name": ({"conversations": TURNS}, "there is no text under 'text'; the line has conversations"),
 }
 
@@ -311,6 +336,12 @@ def test_conversations_without_a_chat_template_are_refused(tmp_path):
     with pytest.raises(DataError, match="conversations, and bytes have no chat template") as refused:
         open_samples(request, seq_len=8, vocab_size=300, cache=tmp_path / "tokens")
     assert refused.value.code == "data-template"
+    assert refused.value.fix.startswith("add --tokenizer FOLDER of the model's chat version")
+    folder = chat_folder(tmp_path / "base", UNMARKED)
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(DataError, match="base has no chat template") as refused:
+        learned(folder, *read_examples(tmp_path / "a.jsonl"))
+    assert f"put its chat_template.jinja into {folder}; to learn without a template, write" in refused.value.fix
 
 
 def test_rows_with_prompts_are_kept_whole_unless_somebody_says_otherwise(tmp_path):

@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from numbers import Real
+from typing import TypeGuard
 
 from shardwise.catalog.hardware.names import gpu_id_of, node_id_of
 from shardwise.errors import ClusterError
@@ -245,12 +247,16 @@ def _count(fields: Mapping[str, object], key: str) -> int | None:
     return None if value is None else int(_number(value, field))
 
 
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _number(value: object, field: Field) -> float:
     """The value when it is a finite number in the field's range; text and yes/no are refused."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and field.low <= value <= field.high:
+    if _is_number(value) and field.low <= value <= field.high:
         is_whole = value == math.floor(value)
         if is_whole or not field.is_count:
-            return int(value) if is_whole else value
+            return int(value) if is_whole else float(value)
     kind = "a whole number" if field.is_count else "a number"
     low, high = _shown_limit(field.low), _shown_limit(field.high)
     raise ClusterError(

@@ -208,7 +208,7 @@ def _not_told(chat: Chat, index: int) -> DataError:
 def _opened(tokenizer: Path | None) -> Any:
     """The tokenizer as transformers reads it, which has a chat template."""
     if tokenizer is None:
-        raise _no_template("bytes have no chat template")
+        raise _no_template("bytes have no chat template", place="that of --tokenizer")
     try:
         from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - seconds of imports, for conversations alone
     except ImportError as error:
@@ -219,13 +219,14 @@ def _opened(tokenizer: Path | None) -> Any:
         ) from error
     opened = PreTrainedTokenizerFast.from_pretrained(str(tokenizer.parent), local_files_only=True)
     if opened.chat_template is None:
-        raise _no_template(f"{tokenizer.parent} has no chat template")
+        raise _no_template(f"{tokenizer.parent} has no chat template", place=tokenizer.parent)
     return opened
 
 
-def _no_template(what: str) -> DataError:
+def _no_template(what: str, *, place: object) -> DataError:
     return DataError(
         f"the data hold conversations, and {what}",
         code="data-template",
-        fix="give the folder of a chat model with --tokenizer, or put its chat_template.jinja beside tokenizer.json",
+        fix=f"add --tokenizer FOLDER of the model's chat version, or put its chat_template.jinja into {place}; to learn"
+        " without a template, write each row with the keys prompt and completion",
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, cast
 
 from shardwise.errors import DataError
@@ -33,7 +34,10 @@ NOT_FOUND_FIX = (
     "give a path that exists, `synthetic` for made-up tokens, or download a data set of the Hub first: "
     "hf download NAME --repo-type dataset"
 )
-_TO_LINES = "python -c \"from datasets import Dataset; Dataset.from_csv('{name}'%s).to_json('{stem}.jsonl')\""
+_TO_LINES = (
+    "python -c 'import sys; from datasets import Dataset; Dataset.from_csv(sys.argv[1]%s).to_json(sys.argv[2])'"
+    " {name} {stem}.jsonl"
+)
 OTHER_KINDS = {
     ".csv": f"write it as JSON Lines: {_TO_LINES % ''}",
     ".tsv": f"write it as JSON Lines: {_TO_LINES % ', sep=chr(9)'}",
@@ -132,7 +136,7 @@ def _reader(path: Path) -> Reader:
         raise DataError(
             f"{path.name} is of no kind that can be read: {', '.join(READERS)}, or .bin with .idx",
             code="data-kind",
-            fix=fix.format(name=path, stem=path.with_suffix("")),
+            fix=fix.format(name=quote(str(path)), stem=quote(str(path.with_suffix("")))),
         )
     return reader
 
@@ -187,7 +191,7 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> DataError:
     return DataError(
         f"{path} is not UTF-8 text: {error.reason} at byte {error.start}",
         code="data-text",
-        fix=f"convert it: iconv -f windows-1252 -t utf-8 {path}, or -f utf-16 or what else it is in",
+        fix=f"convert it: iconv -f windows-1252 -t utf-8 {quote(str(path))}, or -f utf-16 or what else it is in",
     )
 
 

@@ -161,6 +161,12 @@ def _turns(row: Row, name: str) -> tuple[Turn, ...]:
                 code="data-messages",
                 fix="write the content as a text, and weight 0 for a turn of the assistant that is not learned",
             )
+        if (calls := turn.get("tool_calls")) and not _are_functions(calls):
+            raise DataError(
+                f"{row.place}: message {number} of '{name}' has tool_calls that are no list of calls of functions",
+                code="data-messages",
+                fix='write tool_calls as [{"type": "function", "function": {"name": "clock", "arguments": {}}}]',
+            )
     return turns
 
 
@@ -202,13 +208,23 @@ def _tools(row: Row) -> tuple[Turn, ...]:
             value = json.loads(value)
     if not value:
         return ()
-    if not _is_conversation(value):
+    tools = _without_nulls(value)
+    if not _are_functions(tools):
         raise DataError(
-            f"{row.place}: 'tools' is no list of tools",
+            f"{row.place}: 'tools' is no list of tools that are functions",
             code="data-messages",
-            fix="write the tools as a list of JSON schemas, or leave the key out",
+            fix='write tools as [{"type": "function", "function": {"name": "clock", "parameters": {}}}], or drop them',
         )
-    return tuple(_without_nulls(tool) for tool in cast("list[dict[str, Any]]", value))
+    return tuple(tools)
+
+
+def _are_functions(value: object) -> bool:
+    """Whether a value is a list of tools or calls: objects, as is what they hold under ``function``, whose names are
+    texts."""
+    if not _is_conversation(value):
+        return False
+    functions = [one.get("function", one) for one in cast("list[dict[str, Any]]", value)]
+    return all(isinstance(one, dict) and isinstance(one.get("name", ""), str) for one in functions)
 
 
 def _without_nulls(value: Any) -> Any:
