@@ -305,3 +305,8 @@ def test_an_out_of_memory_text_in_the_place_of_a_plan_is_named_with_its_option(t
     assert code == 2
     assert "out-of-memory message" in error["error"]
     assert f"--oom-log {log}" in error["fix"]
+
+
+def test_a_model_that_no_file_names_is_open(capsys):
+    assert main(["import", *DEEPSPEED]) == 0
+    assert "model: no file says it  -> --model\n" in capsys.readouterr().out

@@ -4,6 +4,7 @@ import pytest
 
 from shardwise.ask.foreign_plan import read_foreign
 from shardwise.errors import PlanError
+from shardwise.families import read_model
 
 SIZES = {
     "num-layers": 80,
@@ -54,3 +55,32 @@ def test_a_size_that_the_model_does_not_have_is_named_with_both_places(tmp_path,
     assert caught.value.code == "import-contradiction"
     assert "--model" in caught.value.fix
     assert "--set" not in caught.value.fix  # a size is no field of a plan
+
+
+ROTARY = "--position-embedding-type rope --untie-embeddings-and-output-weights"
+
+
+def script_of(tmp_path, options):
+    script = tmp_path / "meg.sh"
+    script.write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {options}\n", encoding="utf-8")
+    return read_foreign([script], model=None, cluster="8xh100-sxm", settings={})
+
+
+def test_a_model_that_no_file_names_is_read_from_its_sizes(tmp_path):
+    sizes = " ".join(f"--{name} {value}" for name, value in SIZES.items())
+    plan = script_of(tmp_path, f"{sizes} {REST} {ROTARY}").plan()
+    assert plan.model.name == "llama-like model of meg.sh"
+    assert plan.model.num_params == read_model("llama-3.1-70b").num_params
+
+
+def test_a_model_of_neither_kind_stays_open(tmp_path):
+    sizes = " ".join(f"--{name} {value}" for name, value in SIZES.items())
+    assert script_of(tmp_path, f"{sizes} {REST}").model is None  # learned positions beside SwiGLU
+    assert script_of(tmp_path, f"{sizes} {REST} {ROTARY} --num-experts 8").model is None
+
+
+def test_plain_blocks_with_learned_positions_are_those_of_gpt_2(tmp_path):
+    sizes = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --vocab-size 50257"
+    run = script_of(tmp_path, f"{sizes} --max-position-embeddings 1024 --micro-batch-size 1 --seq-length 1024 --bf16")
+    assert run.model_name == "gpt2-like model of meg.sh"
+    assert run.model.num_params == read_model("gpt2").num_params

@@ -35,7 +35,10 @@ def model_source(reading: Reading) -> str | Mapping[str, object] | None:
     if meta is not None:
         return _config_of(meta)
     named = reading.value("model")
-    names = (catalogue_name(text) for text in _spellings(str(named))) if named is not None else ()
+    if named is None:
+        configs = (SIZED[view.tool.name](view) for view in reading.views if view.tool.name in SIZED)
+        return next((config for config in configs if config is not None), None)
+    names = (catalogue_name(text) for text in _spellings(str(named)))
     return next((name for name in names if name is not None), None)
 
 
@@ -47,6 +50,53 @@ def _config_of(meta: View) -> Mapping[str, object] | None:
         fields["moe"] = experts
     sizes = [meta.number(key) or 0 for key in ("dim", "n_layers", "n_heads", "vocab_size")]
     return config_of_params(fields) if min(sizes) > 0 else None
+
+
+def _config_of_sizes(view: View) -> Mapping[str, object] | None:
+    """The config of a Llama, or else of a GPT-2, with the sizes that Megatron's arguments say; its name says so.
+
+    ``None`` where a size is missing, or the blocks are of neither.
+    """
+    keys = ("num_layers", "hidden_size", "num_attention_heads")
+    layers, hidden, heads = (view.number(key) or 0 for key in keys)
+    vocabulary = view.number("vocab_size") or view.number("padded_vocab_size") or 0
+    width, groups = view.number("ffn_hidden_size"), view.number("num_query_groups")
+    groups = groups if view.is_on("group_query_attention") else None
+    is_rotary = view.text("position_embedding_type") == "rope" or view.is_on("use_rotary_position_embeddings")
+    parts = (view.is_on("swiglu"), view.text("normalization") == "rmsnorm", is_rotary)
+    others = ("num_experts", "multi_latent_attention", "squared_relu", "qk_layernorm")
+    if min(layers, hidden, heads, vocabulary) <= 0 or any(view.value(key) for key in others):
+        return None
+    is_tied = not view.is_on("untie_embeddings_and_output_weights")
+    same: dict[str, object] = {"vocab_size": vocabulary, "tie_word_embeddings": is_tied}
+    if all(parts) and width:
+        llama: dict[str, object] = {
+            "model_type": "llama",
+            "name": f"llama-like model of {view.document.file}",
+            "num_hidden_layers": layers,
+            "hidden_size": hidden,
+            "intermediate_size": width,
+            "num_attention_heads": heads,
+            "num_key_value_heads": groups or heads,
+            "head_dim": view.number("kv_channels") or hidden // heads,
+        }
+        return llama | same
+    if any(parts) or groups or view.value("kv_channels") or "max_position_embeddings" not in view.by_key:
+        return None
+    gpt: dict[str, object] = {
+        "model_type": "gpt2",
+        "name": f"gpt2-like model of {view.document.file}",
+        "n_layer": layers,
+        "n_embd": hidden,
+        "n_inner": width or 4 * hidden,
+        "n_head": heads,
+        "n_positions": view.number("max_position_embeddings"),
+    }
+    return gpt | same
+
+
+SIZED = {"megatron": _config_of_sizes}
+"""Tools whose arguments say a model by its sizes, and what reads them."""
 
 
 def _spellings(text: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shardwise.exchange.mistakes import Mistake
 from shardwise.exchange.names import RECOMPUTE_EVERY, Claim
-from shardwise.exchange.reading import ASKED, Reading
+from shardwise.exchange.reading import ASKED, NO_FILE, Reading
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 
 SHOWN = (*ASKED, RECOMPUTE_EVERY, "schedule", "sequence_parallel", "compile", "adapter", "lora_rank", "reduce_dtype")
@@ -47,8 +47,10 @@ def _parts(reading: Reading, mistakes: tuple[Mistake, ...], model_name: str) -> 
         yield Text(f"{one.file} was read as {one.tool} {one.version}".rstrip())
     yield Text()
     yield _known_table(reading)
-    if reading.questions:
+    if reading.questions or not model_name:
         yield Text("\nOpen", style="bold")
+        if not model_name:
+            yield Padding(Text(f"model: {NO_FILE}  -> --model"), (0, 0, 0, 2))
         for question in reading.questions:
             yield Padding(Text(f"{question.field}: {question.why}  -> {question.option}"), (0, 0, 0, 2))
     for against in reading.contradictions:
