@@ -200,6 +200,19 @@ def test_a_gpu_without_bf16_gets_a_precision_it_can_multiply(engine, cluster, pr
     assert stated.recipe.precision == "bf16-mixed"
 
 
+def test_a_part_that_multiplies_bf16_more_slowly_than_fp32_computes_in_fp32():
+    """The CPU cores of the examples: 10 steps in the bf16-mixed of a GPU were predicted to take a hundred times as
+    long as they do."""
+    cores = {"gpus_per_node": 2, "num_nodes": 1}
+    rates = {"name": "a core", "memory_gib": 4, "memory_bandwidth_gb_per_s": 6, "scale_up_gb_per_s": 0.7}
+    for bf16, precision in ((0.001, "fp32"), (0.3, "bf16-mixed")):
+        gpu = {**rates, "vendor": "host", "fp32_tflop_per_s": 0.15, "bf16_tflop_per_s": bf16}
+        plan = with_layout({}, cluster={**cores, "gpu": gpu}, model="gpt2")
+        assert plan.recipe.precision == precision
+        said = "precision=fp32: a core multiplies bf16 more slowly than fp32" in plan.assumptions
+        assert said is (precision == "fp32")
+
+
 @pytest.mark.parametrize(("engine", "is_compiled"), [(engine, engine == "native") for engine in ENGINE_NAMES])
 def test_compiling_is_what_the_engine_does_when_nobody_asks(engine, is_compiled):
     """torchtitan@b5bcd76 config/configs.py: CompileConfig.enable is False."""

@@ -44,6 +44,12 @@ FILES: dict[str, tuple[str, bytes, str, str]] = {
         "plan-syntax",
         "plan.json is not JSON: expecting property name enclosed in double quotes at line 1, column 16",
     ),
+    "cut in a key": (
+        "plan.json",
+        b'{"model": "a", "clu',
+        "plan-syntax",
+        "plan.json is not JSON: unterminated string starting at line 1, column 16",
+    ),
     "yaml saved as json": ("plan.json", b"model: a", "plan-syntax", "plan.json is not JSON: expecting value at line 1"),
     "broken yaml": (
         "plan.yaml",
@@ -312,7 +318,7 @@ FIELDS: dict[str, tuple[dict[str, object], type[ShardwiseError], str, str, str]]
         RecipeError,
         "plan-out-of-range",
         "recipe.seq_len is -4096, outside 1 to 134217728",
-        "write seq_len: 1",
+        "write seq_len: 4096",
     ),
     "not a number": (
         {"recipe": {"seq_len": float("nan")}},

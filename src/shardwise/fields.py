@@ -32,6 +32,8 @@ Default = TypeVar("Default")
 
 ABOUT = "about"
 """The key of a :class:`Field` in the metadata of a dataclass field."""
+ANY_EXAMPLE = "8"
+"""A number that most fields can have."""
 MAX_COUNT = 2**20
 MANY_LAYERS = 65536
 """More than any model has."""
@@ -69,7 +71,7 @@ class Field:
     """A number out of range that a plan file may hold: it asks for what is left of the world."""
     choices: tuple[str, ...] = ()
     """Values that it may have; where the record does not say so, those that the annotation lists."""
-    example: str = "8"
+    example: str = ANY_EXAMPLE
     synonyms: tuple[str, ...] = ()
     """Names that other tools have for it; when somebody writes one, the fix names ours."""
     instead_of_zero: str = ""
@@ -86,6 +88,11 @@ class Field:
     def option(self) -> str:
         """The option of a command that sets it."""
         return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def low_fix(self) -> str:
+        """What to write instead of a number that is too small: its own example, or the lowest that is allowed."""
+        return self.example if self.example != ANY_EXAMPLE else end_text(self.lowest)
 
     @property
     def range_text(self) -> str:
@@ -117,7 +124,7 @@ def plan_field(
     highest: float = MAX_COUNT,
     rest: int | None = None,
     choices: tuple[str, ...] = (),
-    example: str = "8",
+    example: str = ANY_EXAMPLE,
     synonyms: tuple[str, ...] = (),
     instead_of_zero: str = "",
     needs: Needs | None = None,

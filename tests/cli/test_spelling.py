@@ -31,6 +31,11 @@ def test_values_that_both_spell_alike_stay(fix):
         (["--use-distributed-optimizer"], "write --zero-stage instead of --use-distributed-optimizer"),
         (["--hsdp", "2"], "write --dp-replicate instead of --hsdp"),
         (["--precision", "fp8"], "write --precision fp8-mixed"),
+        (["--fp8"], "write --precision fp8-mixed"),
+        (["--bf16"], "write --precision bf16-mixed"),
+        (["--qlora"], "write --adapter qlora"),
+        (["--lora", "16"], "write --adapter lora --lora-rank 16"),
+        (["--seq-len", "-5"], "write seq_len: 4096"),
     ],
 )
 def test_what_other_tools_call_an_option_is_answered_by_ours(words, fix, capsys):

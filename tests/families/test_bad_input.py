@@ -122,6 +122,18 @@ def test_an_unknown_family_names_the_closest_ones_and_the_generic_description():
     assert "hidden_size, num_hidden_layers, num_attention_heads, vocab_size" in error.fix
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("lama", "llama"), ("qwen3_mo", "qwen3_moe"), ("llama5", "")])
+def test_a_misspelt_family_is_named_in_the_fix_and_a_newer_one_is_not(typed, meant):
+    fix = refusal({**LLAMA, "model_type": typed}).fix
+    assert fix.startswith(f'write "model_type": "{meant}" if that is meant; ' if meant else "to plan it, ")
+
+
+def test_a_misspelt_size_is_not_filled_in_with_the_familys():
+    error = refusal({("hiden_size" if name == "hidden_size" else name): value for name, value in LLAMA.items()})
+    assert error.message.endswith('has no "hidden_size", but "hiden_size"')
+    assert error.fix == 'write "hidden_size" instead of "hiden_size"'
+
+
 def test_a_config_without_family_says_what_a_generic_description_lacks():
     error = refusal({"hidden_size": 64, "num_hidden_layers": 3})
     assert "num_attention_heads, vocab_size" in error.message

@@ -261,7 +261,11 @@ def test_a_screen_without_a_plan_says_what_would_have_one():
     [
         (Layout(), "one GPU, nothing divided", "one GPU"),
         (Layout(dp_shard=8), "FSDP (ZeRO-3) over 8 GPUs", "FSDP 8"),
-        (Layout(dp_shard=8, reshard_after_forward=False), "FSDP, parameters kept after forward, over 8 GPUs", "FSDP 8"),
+        (
+            Layout(dp_shard=8, reshard_after_forward=False),
+            "FSDP, parameters kept after forward, over 8 GPUs",
+            "FSDP 8 no reshard",
+        ),
         (Layout(dp_shard=8, zero_stage=1), "ZeRO-1 over 8 GPUs", "ZeRO-1 8"),
         (Layout(dp_replicate=8), "data parallel over 8, every rank with all states", "DDP 8"),
         (

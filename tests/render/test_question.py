@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from shapes import plan
+from shardwise.catalog import read_cluster
 from shardwise.cli.main import main
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.predict import predict
+from shardwise.render.names import cluster_text
 from shardwise.render.question import plan_lines, question_lines, question_words
 from shardwise.render.text_training import training_text
 
@@ -53,6 +55,29 @@ def test_what_nobody_gave_has_a_star(capsys):
     assert main(["predict", "llama-3.2-1b", "8xh100-sxm", "--dp-shard", "8", "--seq-len", "4096"]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "4,096 tokens a sequence, 8* sequences (32,768 tokens) a step, bf16-mixed*, adamw*, native*" in words
+
+
+def test_a_config_has_the_stars_of_its_folder(tmp_path, capsys):
+    config = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4}
+    config |= {"num_attention_heads": 8, "vocab_size": 32000}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    screens = []
+    for source in (tmp_path, tmp_path / "config.json"):
+        assert main(["plan", str(source), "4xl40s", "--no-what-if"]) == 0
+        screens.append(capsys.readouterr().out.partition("\n\n")[0])
+    assert "bf16-mixed*, adamw*, native*" in " ".join(screens[0].split())
+    assert screens[0] == screens[1]
+
+
+def test_a_network_that_was_given_is_part_of_the_hardware():
+    given = read_cluster({"gpu": "h100-sxm", "num_gpus": 16, "network": "eth-100"})
+    assert cluster_text(given) == "16 x H100 SXM5 80GB (2 nodes of 8 over eth-100)"
+    assert cluster_text(read_cluster("16xh100-sxm")) == "16 x H100 SXM5 80GB (2 nodes of 8)"
+
+
+def test_a_cluster_before_its_model_is_told_the_order(capsys):
+    assert main(["plan", "8xh100-sxm", "llama-3.1-8b"]) == 2
+    assert capsys.readouterr().err.endswith("fix: write llama-3.1-8b 8xh100-sxm\n")
 
 
 def test_what_a_judged_question_left_open_has_a_star(capsys):

@@ -10,7 +10,9 @@ from shardwise.predict import predict
 from shardwise.search import IntRange, SearchBounds
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.one_pass import find
-from shardwise.search.targets import looser_targets, meets, missed_targets, require_countable
+from shardwise.search.search import question_of
+from shardwise.search.targets import looser_targets, meets, missed_targets, nearest_meeting, require_countable
+from shardwise.search.token_batch import assumed_batch
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,20 @@ def test_the_nearest_number_of_nodes_is_looked_for_between_doublings(make_questi
     assert nodes.change == "num_nodes=3"
     assert nodes.days < 60
     assert nodes.plan.cluster.num_nodes == 3
+
+
+def test_more_nodes_have_the_batch_that_is_assumed_for_them(make_question):
+    """The 32 sequences of 8 GPUs leave 64 of 96 GPUs idle, so that 12 nodes were proposed where fewer do."""
+    bounds = SearchBounds(deadline_days=2.0)
+    asked = make_question(model="llama-3.1-8b", seq_len=8192, global_batch_size=None, tokens=1e11)
+    question = question_of(model=asked.model, cluster=asked.cluster, recipe=asked.recipe, engine=asked.engine)
+    nearest = nearest_meeting(question, bounds)
+    cluster = nearest.plan.cluster
+    assumed = assumed_batch(model=asked.model, recipe=asked.recipe, num_gpus=cluster.num_gpus)
+    assert nearest.plan.recipe.global_batch_size == assumed.num_sequences
+    assert cluster.num_nodes <= 8
+    kept = nearest_meeting(replace(question, open_fields=frozenset()), bounds)
+    assert kept is None or kept.plan.recipe.global_batch_size == question.recipe.global_batch_size
 
 
 def test_more_of_a_single_gpu_are_usual_servers(make_question):

@@ -295,6 +295,12 @@ def require_model(source: Plan | PlanSource, *, beside: str) -> PlanSource:
     name = str(source)
     if name == STANDARD_INPUT or name.lower().endswith(NO_MODEL_SUFFIXES) or _is_plan_file(name):
         raise _named_twice("a plan on standard input" if name == STANDARD_INPUT else f"the plan '{name}'", beside)
+    if is_cluster(name) and not is_cluster(beside):
+        raise UsageError(
+            f"the cluster {name[:80]} stands before the model {beside[:80]}: the order is swapped",
+            code="cli-usage",
+            fix=f"write {beside[:80]} {name[:80]}",
+        )
     return source
 
 
@@ -305,6 +311,12 @@ def _named_twice(plan: str, cluster: str) -> UsageError:
         code="cli-usage",
         fix=f"leave out {cluster}, or write it as the cluster of the plan",
     )
+
+
+def stands_alone(source: str, cluster: str | None, others: Sequence[Path | str]) -> bool:
+    """Whether files say what is asked, and not a model beside a cluster."""
+    is_plan = source == STANDARD_INPUT or source.lower().endswith(NO_MODEL_SUFFIXES) or _is_plan_file(source)
+    return is_plan or bool(foreign_files(source, cluster, others))
 
 
 def is_cluster(name: str) -> bool:

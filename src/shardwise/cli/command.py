@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
         return help_page(self)
 
     def _next_step(self, message: str) -> str:
-        from shardwise.cli.spelling import chosen_instead, near_option, option_of_synonym
+        from shardwise.cli.spelling import chosen_instead, near_option, option_of_synonym, option_of_value
 
         options = {option: action for action in self._actions for option in action.option_strings}
         for word in message.replace(",", " ").split():
@@ -117,6 +117,9 @@ class Parser(argparse.ArgumentParser):
             if name in options:
                 meant = chosen_instead(message, [str(choice) for choice in options[name].choices or ()])
                 return f"write {name} {meant}" if meant else f"correct {name}; `{self.prog} --help` says what it takes"
+            chosen = option_of_value(name, message, list(options))
+            if chosen:
+                return f"write {chosen}"
             known = option_of_synonym(name)
             if known in options:
                 return f"write {known} instead of {name}"

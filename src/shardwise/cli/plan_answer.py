@@ -11,7 +11,6 @@ from shardwise.cli.options import given_recipe
 from shardwise.cli.output import stdout_style, write_line, write_note
 from shardwise.cli.progress import waiting
 from shardwise.errors import UsageError
-from shardwise.plan_file.text import is_file_there
 from shardwise.recipe import ASKED
 
 if TYPE_CHECKING:
@@ -115,10 +114,12 @@ def screen_context(
 
 def assumed_fields(arguments: argparse.Namespace, question: "Plan", assumptions: Sequence[str] = ()) -> frozenset[str]:
     """Fields of the question that neither an option nor a plan file gave."""
+    from shardwise.ask.plans import stands_alone
+
     said = {sentence.partition("=")[0] for sentence in assumptions}
     names = {name for name in ASKED if name in said}
     is_model = arguments.cluster is not None or vars(arguments).get("gpu_types") is not None
-    if is_model and not is_file_there(Path(arguments.source)):
+    if is_model and not stands_alone(arguments.source, arguments.cluster, vars(arguments).get("others", ())):
         names.update(name for name in ASKED if name not in given_recipe(arguments))
         names.update(["engine"] if arguments.engine is None else [])
     is_given = arguments.global_batch_size is not None or vars(arguments).get("global_batch_tokens") is not None

@@ -59,6 +59,32 @@ def option_of_synonym(name: str) -> str:
     return next((field.option for field in fields if name.startswith("--") and asked in field.synonyms), "")
 
 
+def option_of_value(name: str, message: str, options: Sequence[str]) -> str:
+    """The option that takes a name as its value, with a rank that stands behind it; empty where none does.
+
+    Other tools' switches of 16 and 8 bits keep fp32 master weights, which is what the mixed formats are.
+
+    >>> option_of_value("--qlora", "unrecognized arguments: --qlora", ("--adapter",))
+    '--adapter qlora'
+    >>> option_of_value("--lora", "unrecognized arguments: --lora 16", ("--adapter", "--lora-rank"))
+    '--adapter lora --lora-rank 16'
+    >>> option_of_value("--fp8", "unrecognized arguments: --fp8", ("--precision",))
+    '--precision fp8-mixed'
+    """
+    from shardwise.fields import plan_fields
+    from shardwise.layout import Layout
+    from shardwise.recipe import Recipe
+
+    asked = name.removeprefix("--").lower()
+    for field in (*plan_fields(Recipe), *plan_fields(Layout)):
+        meant = next((choice for choice in (f"{asked}-mixed", asked) if choice in field.choices), "")
+        if name.startswith("--") and meant and field.option in options:
+            behind = re.search(rf"{re.escape(name)}[ =](\d+)\b", message)
+            has_rank = behind is not None and f"{name}-rank" in options
+            return f"{field.option} {meant}" + (f" {name}-rank {behind[1]}" if behind and has_rank else "")
+    return ""
+
+
 def near_option(name: str, options: Sequence[str]) -> str:
     """The option that a name is a misspelling or the beginning of; empty where none is near.
 

@@ -1,6 +1,7 @@
 """Makes a :class:`ModelSpec` of a config's fields: which family reads it, what it assumes, what hangs beside it."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -40,6 +41,13 @@ TYING_FIELD = "tie_word_embeddings"
 """The user is never told of this field: transformers writes it only where it differs from the family's default."""
 DECIDING_FRACTION = 0.01
 """The user is told of any other field whose default decides more than this share of the parameters."""
+
+NEAR_NAME_RATIO = 0.85
+"""``lama`` has 0.89 of its letters in common with ``llama``."""
+NEAR_KEY_RATIO = 0.92
+"""``hiden_size`` has 0.95 in common with ``hidden_size``, and ``moe_intermediate_size``, a field of its own, 0.89 with
+``intermediate_size``."""
+DIGITS = re.compile(r"\d+")
 
 Fields = Mapping[str, object]
 
@@ -159,11 +167,14 @@ def unknown_family(model_type: str) -> ModelError:
         f'set "model_type": "generic" and give {", ".join(REQUIRED_FIELDS)} '
         f"(optionally {', '.join(OPTIONAL_FIELDS)}); it cannot be trained here"
     )
+    misspelt = get_close_matches(model_type, known, n=1, cutoff=NEAR_NAME_RATIO)
+    same_digits = [name for name in misspelt if DIGITS.findall(name) == DIGITS.findall(model_type)]
+    meant = "".join(f'write "model_type": "{name}" if that is meant; ' for name in same_digits)
     install = "" if can_ask() else "pip install transformers torch, with which the class itself is counted; or "
     return ModelError(
         f'the model family "{" ".join(model_type.split()):.60}" is not known{hint}',
         code="model-unknown-family",
-        fix=f"to plan it, {install}{describe}",
+        fix=f"{meant}to plan it, {install}{describe}",
     )
 
 
@@ -171,6 +182,7 @@ def _filled_in(config: ModelConfig, family: Family, spec: ModelSpec) -> tuple[st
     """One sentence when the family's defaults decide a size."""
     sizes = SIZE_FIELDS + (EXPERT_FIELDS if spec.is_moe else ())
     missing = [name for name in sizes if name not in config.given and config.defaults.get(name) is not None]
+    _refuse_misspelt(config, missing)
     others = sorted(set(config.defaults) - set(config.given) - set(sizes) - {TYING_FIELD})
     missing += [name for name in others if _decides(config, name, family, spec.num_params)]
     if not missing:
@@ -178,6 +190,18 @@ def _filled_in(config: ModelConfig, family: Family, spec: ModelSpec) -> tuple[st
     values = ", ".join(f"{name} {config.defaults[name]}" for name in missing)
     told = f"the config does not say it, so the defaults of {config.model_type} were taken: {values}"
     return (told, *_usual_shapes(config))
+
+
+def _refuse_misspelt(config: ModelConfig, missing: Sequence[str]) -> None:
+    """Return when no field of the file is almost spelled like a size that it lacks."""
+    known = {*config.defaults, *SIZE_FIELDS, *EXPERT_FIELDS}
+    for name in missing:
+        for near in get_close_matches(name, sorted(set(config.given) - known), n=1, cutoff=NEAR_KEY_RATIO):
+            raise ModelError(
+                f'the {config.model_type} config has no "{config.path}{name}", but "{config.path}{near}"',
+                code="model-field-missing",
+                fix=f'write "{name}" instead of "{near}"',
+            )
 
 
 def _usual_shapes(config: ModelConfig) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def load_json(text: str, *, name: str) -> object:
         tree: object = json.loads(text, object_pairs_hook=without_duplicates)
     except json.JSONDecodeError as error:
         raise PlanError(
-            f"{name} is not JSON: {_lower_first(error.msg)} at line {error.lineno}, column {error.colno}",
+            f"{name} is not JSON: {_complaint(error.msg)} at line {error.lineno}, column {error.colno}",
             code="plan-syntax",
             fix="mend that line, or save the plan as .yaml if it is YAML",
         ) from None
@@ -40,5 +40,6 @@ def load_json(text: str, *, name: str) -> object:
     return tree
 
 
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
+def _complaint(text: str) -> str:
+    """What is wrong, before its place: ``unterminated string starting`` ends in an ``at`` of its own."""
+    return text[:1].lower() + text[1:].removesuffix(" at")

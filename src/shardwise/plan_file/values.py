@@ -191,7 +191,7 @@ def _require_range(path: str, number: float, row: Field, error: type[ShardwiseEr
     if row.lowest <= number <= row.highest or number == row.rest:
         return
     allowed = row.range_text if row.rest is None else f"{row.range_text}, or {row.rest} for the rest"
-    bound = (row.rest or end_text(row.lowest)) if number < row.lowest else end_text(row.highest)
+    bound = (row.rest or row.low_fix) if number < row.lowest else end_text(row.highest)
     raise error(
         f"{path} is {shown(number)}, outside {allowed}",
         code="plan-out-of-range",

@@ -9,7 +9,14 @@ from rich.text import Text
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.render.answer_words import change_words, hardware_words, memory_words, run_words, speed_words
-from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
+from shardwise.render.layout_words import (
+    NO_RESHARD,
+    kept_words,
+    layout_words,
+    options_text,
+    recipe_words,
+    short_words,
+)
 from shardwise.render.names import QUESTION_FIELDS, gib_number
 from shardwise.render.question import question_lines
 from shardwise.render.retyped import change_options
@@ -231,7 +238,7 @@ def _names(plan: Plan, width: int | None = None) -> list[str]:
     shorter = ((tight, recomputed, moved), (tight, recomputed, short), (tight, moved, size), (tight, moved))
     parts = ((layout, recomputed, moved, size), (tight, recomputed, moved, size), *shorter, (tight, recomputed))
     names = [", ".join(filter(None, words)) for words in parts]
-    return [name for name in names if width is None or len(name) <= width] or [tight]
+    return [name for name in names if width is None or len(name) <= width] or [tight.replace(NO_RESHARD, "")]
 
 
 def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]:

@@ -14,6 +14,8 @@ from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.search.candidates import SEARCHED_FIELDS
 from shardwise.search.simplicity import moved_words
 
+NO_RESHARD = " no reshard"
+"""Parameters stay gathered after the forward pass, as every pipeline keeps them."""
 ALWAYS_TYPED = ("dp_shard", "zero_stage", "micro_batch_size", "recompute")
 
 
@@ -97,7 +99,8 @@ def short_words(plan: Plan) -> str:
     is_divided = shards > 1 and layout.zero_stage > 0
     is_zero = layout.zero_stage < 3 or _is_called_zero(plan)
     name = f"ZeRO-{layout.zero_stage}" if is_zero else "FSDP" if copies == 1 else "HSDP"
-    data = [f"{name} {f'{copies}x' if copies > 1 else ''}{shards}"] if is_divided else []
+    kept = "" if is_zero or layout.reshard_after_forward or layout.pp > 1 else NO_RESHARD
+    data = [f"{name} {f'{copies}x' if copies > 1 else ''}{shards}{kept}"] if is_divided else []
     if not data and layout.data_parallel_size > 1:
         data = [f"DDP {layout.data_parallel_size}"]
     axes = (("TP", layout.tp), ("CP", layout.cp), ("EP", layout.ep), ("PP", layout.pp), ("VPP", layout.vpp))

@@ -1,5 +1,6 @@
 """Short names of records for a title line: what was planned, on what, divided how."""
 
+import json
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
@@ -55,10 +56,18 @@ def short_model_text(model: ModelSpec) -> str:
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """``64 x H100 SXM 80GB (8 nodes of 8)``, with what the last node lacks."""
+    """``64 x H100 SXM 80GB (8 nodes of 8)``, with a network that was given and what the last node lacks."""
     lacking = f", {cluster.num_missing_gpus} missing" if cluster.num_missing_gpus else ""
     nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes:,} nodes of {cluster.node.gpus_per_node}"
-    return f"{cluster.num_gpus:,} x {cluster.gpu.name} ({nodes}{lacking})"
+    return f"{cluster.num_gpus:,} x {cluster.gpu.name} ({nodes}{_network_text(cluster)}{lacking})"
+
+
+def _network_text(cluster: Cluster) -> str:
+    """The fabric between nodes, where a description names it or its rate; empty where it is what the nodes have."""
+    given = json.loads(cluster.spec_json or "{}")
+    if cluster.num_nodes == 1 or not isinstance(given, dict) or not any(key.startswith("network") for key in given):
+        return ""
+    return f" over {cluster.node.network.id}"
 
 
 def layout_text(layout: Layout) -> str:

@@ -106,7 +106,8 @@ def _fill_recipe(
     ``seq_len`` is the fallback, shorter where adapters are trained, or as many positions as the model was made for when
     they are fewer.
 
-    ``precision`` is bf16-mixed unless the GPU multiplies fp16 only (V100, T4). ``compile`` is what the engine does when
+    ``precision`` is bf16-mixed unless the GPU multiplies fp16 only (V100, T4), or bf16 more slowly than fp32 (a CPU
+    without units for it). ``compile`` is what the engine does when
     nobody asks: the native engine compiles, the others do not. A pipeline schedule that splits the backward pass is
     left uncompiled, as torch refuses the two together.
     """
@@ -122,6 +123,9 @@ def _fill_recipe(
     if "precision" not in given and _lacks_bf16(cluster):
         filled["precision"] = _precision_without_bf16(engine)
         notes.append(f"precision={filled['precision']}: {cluster.gpu.name} has no bf16 matrix unit")
+    elif "precision" not in given and _slows_in_bf16(cluster) and "fp32" in ENGINES[engine].precisions:
+        filled["precision"] = "fp32"
+        notes.append(f"precision=fp32: {cluster.gpu.name} multiplies bf16 more slowly than fp32")
     if "compile" not in given:
         filled["compile"], reason = _compiles(engine, schedule)
         notes.append(f"compile={str(filled['compile']).lower()}: {reason}")
@@ -150,6 +154,10 @@ def _seq_len_within(model: ModelSpec, longest: int) -> int:
 
 def _lacks_bf16(cluster: Cluster) -> bool:
     return cluster.gpu.peak_flop_per_s("bf16") == 0 and cluster.gpu.peak_flop_per_s("fp16") > 0
+
+
+def _slows_in_bf16(cluster: Cluster) -> bool:
+    return 0 < cluster.gpu.peak_flop_per_s("bf16") < cluster.gpu.peak_flop_per_s("fp32")
 
 
 def _precision_without_bf16(engine: EngineName) -> Precision:

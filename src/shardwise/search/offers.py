@@ -20,7 +20,7 @@ from shardwise.search.clusters import bigger_gpus, with_dead_gpu, with_gpu, with
 from shardwise.search.narrow_states import narrow_states
 from shardwise.search.one_pass import find
 from shardwise.search.records import RankedPlan
-from shardwise.search.token_batch import NEAR_BATCH_FRACTION, assumed_batch
+from shardwise.search.token_batch import NEAR_BATCH_FRACTION, on_cluster
 from shardwise.step.attention_kernel import attention_call, attention_kernel, engines_kernel
 
 __all__ = [
@@ -117,16 +117,12 @@ def size_offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Ite
     that the changed cluster cannot share as well, becomes the nearest one within 10 % that it can.
     """
     for words, cluster in _sizes(question.cluster, limits):
-        recipe, asked = question.recipe, question.global_batch_size
-        is_same = True
-        if "global_batch_size" in question.open_fields:
-            size = assumed_batch(model=question.model, recipe=recipe, num_gpus=cluster.num_gpus).num_sequences
-        else:
-            shared = _nearest_shared(asked, cluster.num_gpus)
-            size = asked if shared is None else shared
-            is_same = size == asked
-        changed = replace(question, cluster=cluster, recipe=replace(recipe, global_batch_size=size))
-        change = words if is_same else f"{words}, global_batch_size={size}"
+        changed, change = on_cluster(question, cluster), words
+        is_open = "global_batch_size" in question.open_fields
+        size = None if is_open else _nearest_shared(question.global_batch_size, cluster.num_gpus)
+        if size is not None:
+            changed = replace(changed, recipe=replace(changed.recipe, global_batch_size=size))
+            change = f"{words}, global_batch_size={size}"
         yield Offer(change=change, question=changed, rate_ratio=_on_size(changed, now))
 
 

@@ -17,6 +17,7 @@ from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import find
 from shardwise.search.records import MissedTargets, TargetChange
 from shardwise.search.shown import of_all_stages
+from shardwise.search.token_batch import on_cluster
 from shardwise.units import format_count, format_usd
 
 __all__ = [
@@ -160,7 +161,7 @@ def nearest_meeting(question: Plan, bounds: SearchBounds) -> Evaluated | None:
 
     def meeting_on(cluster: Cluster) -> Evaluated | None:
         try:
-            return _fastest_meeting(replace(question, cluster=cluster), few)
+            return _fastest_meeting(on_cluster(question, cluster), few)
         except ShardwiseError:  # no degrees place so many GPUs
             return None
 

@@ -1,9 +1,11 @@
 """A global batch that is given in tokens, or not at all, as whole sequences that the ranks of a cluster can share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from shardwise.cluster import Cluster
 from shardwise.errors import RecipeError
 from shardwise.model import ModelSpec
+from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.units import format_count, format_percent
 
@@ -14,6 +16,7 @@ __all__ = [
     "assumed_batch",
     "assumed_tokens",
     "fine_tunes",
+    "on_cluster",
     "rounded_batch",
     "suiting_tokens",
 ]
@@ -65,6 +68,15 @@ def assumed_batch(*, model: ModelSpec, recipe: Recipe, num_gpus: int) -> TokenBa
         num_sharing_gpus=num_gpus,
         sentence=f"{_none_given(size, recipe.seq_len)}: {rule}, at least one for each GPU",
     )
+
+
+def on_cluster(question: Plan, cluster: Cluster) -> Plan:
+    """The question about another cluster, which has the batch that is assumed for it where nobody gave one."""
+    recipe = question.recipe
+    if "global_batch_size" in question.open_fields:
+        batch = assumed_batch(model=question.model, recipe=recipe, num_gpus=cluster.num_gpus)
+        recipe = replace(recipe, global_batch_size=batch.num_sequences)
+    return replace(question, cluster=cluster, recipe=recipe)
 
 
 def fine_tunes(model: ModelSpec, recipe: Recipe) -> bool:
