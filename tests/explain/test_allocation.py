@@ -50,7 +50,8 @@ def test_gathered_and_vocab_parallel_logits_are_told_apart(make_plan, llama_8b):
     plan = make_plan(recipe=Recipe(seq_len=4096, micro_batch_size=4), layout=Layout(tp=8))
     gathered = match_plan(parse_size("3.91 GiB"), plan=plan)[0]
     divided = match_plan(parse_size("502.00 MiB"), plan=plan)[0]
-    assert (gathered.name, gathered.num_bytes) == ("logits, bf16", 4 * 4096 * 128256 * 2)
+    assert (gathered.name, gathered.kind) == ("logits gathered over tp, bf16", "unmade")
+    assert gathered.num_bytes == 4 * 4096 * 128256 * 2
     assert (divided.name, divided.num_bytes) == ("logits divided over tp, bf16", 4 * 4096 * 16032 * 2)
 
 

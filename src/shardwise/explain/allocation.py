@@ -10,7 +10,8 @@ from shardwise.units import MIB, Bytes
 
 __all__ = ["AllocationMatch", "cuda_request_bytes", "match_plan", "match_shapes"]
 
-MatchKind = Literal["exact", "multiple", "shape"]
+MatchKind = Literal["exact", "unmade", "multiple", "shape"]
+"""A tensor of the plan, one that the plan does not make, several of the plan's, or a shape without a plan."""
 
 CUDA_BLOCK_BYTES: Bytes = 512
 CUDA_SMALL_REQUEST_BYTES: Bytes = 1 * MIB
@@ -131,7 +132,7 @@ def _exact(tensor: PlanTensor, size: Size) -> AllocationMatch:
     return AllocationMatch(
         name=tensor.name,
         group=tensor.group,
-        kind="exact",
+        kind="exact" if tensor.is_made else "unmade",
         expression=tensor.expression,
         num_bytes=tensor.num_bytes,
         chance_fraction=min(1.0, _window_bytes(size, False) / max(1, tensor.num_bytes)),

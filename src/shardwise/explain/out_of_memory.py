@@ -172,6 +172,7 @@ def _match(match: AllocationMatch, size: Size) -> Finding:
         "exact": "has exactly this size in the plan"
         if match.num_bytes == size.num_bytes
         else "has this size in the plan",
+        "unmade": "would have this size, and the plan makes none",
         "multiple": "would have this size with a larger micro-batch than the plan's",
         "shape": "would have this size, by its shape alone",
     }[match.kind]

@@ -38,6 +38,8 @@ class PlanTensor:
     """The product, such as ``micro_batch_size 16 x heads 32 x seq_len 4096 x 4096 x 4 B (fp32)``."""
     num_bytes: Bytes
     fix: str
+    is_made: bool = True
+    """Whether the plan makes it where it is carried out as it was predicted."""
 
 
 def plan_tensors(plan: Plan) -> tuple[PlanTensor, ...]:
@@ -76,10 +78,11 @@ def _logits(plan: Plan) -> Iterator[PlanTensor]:
     if not plan.model.has_head:
         return
     vocab, tp, chunks = plan.model.vocab_size, plan.layout.tp, plan.recipe.loss_chunks
-    divides = ", or divide the vocabulary over tp" if plan.cluster.num_gpus > 1 else ""
-    shapes = {("logits", 1, 1), ("logits divided over tp", tp, 1), ("one chunk of the logits", tp, chunks)}
+    divides = ", or divide the vocabulary over tp" if plan.cluster.num_gpus > 1 and tp == 1 else ""
+    whole = "logits" if tp == 1 else "logits gathered over tp"
+    shapes = {(whole, 1, 1), ("logits divided over tp", tp, 1), ("one chunk of the logits", tp, chunks)}
     for name, shards, pieces in sorted(shapes):
-        if (shards == 1 and "tp" in name) or (pieces == 1 and "chunk" in name):
+        if (shards == 1 and "divided" in name) or (pieces == 1 and "chunk" in name):
             continue
         divided = (f" / tp {shards}" if shards > 1 else "") + (f" / loss_chunks {pieces}" if pieces > 1 else "")
         for element_bytes, dtype in ELEMENT_DTYPES:
@@ -88,7 +91,11 @@ def _logits(plan: Plan) -> Iterator[PlanTensor]:
                 group="logits",
                 expression=f"{_batch_text(plan)} x vocab_size {vocab}{divided} x {element_bytes} B",
                 num_bytes=ceil(_tokens(plan) / pieces) * ceil(vocab / shards) * element_bytes,
-                fix=f"compute the loss in chunks (loss_chunks), or use a fused cross-entropy{divides}",
+                fix="the plan divides the vocabulary over tp: find what gathers the logits, such as a loss or an "
+                "evaluation that is not vocabulary-parallel"
+                if name == whole and tp > 1
+                else f"compute the loss in chunks (loss_chunks), or use a fused cross-entropy{divides}",
+                is_made=name != whole or tp == 1,
             )
 
 
