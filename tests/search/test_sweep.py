@@ -56,6 +56,29 @@ def test_the_fastest_cluster_is_recommended_when_time_counts(questions):
     assert result.why == "4 h100-sxm: the fastest of 3 clusters that can do this."
 
 
+@pytest.mark.parametrize(
+    ("bounds", "decides"), [(SearchBounds(deadline_days=1000.0), "fastest"), (SearchBounds(budget_usd=1e6), "cheapest")]
+)
+def test_clusters_that_tie_are_told_apart_by_the_other_figure(questions, bounds, decides):
+    """Of clusters at nearly the same cost, the one of the fewest GPUs was recommended, which takes longest."""
+    result = sweep(questions, bounds=bounds, objective=sweep_objective(bounds))
+    ties = [row for row in result.rows if row.is_tie]
+    figure = {
+        "fastest": lambda row: row.best.prediction.time.step_s,
+        "cheapest": lambda row: row.usd_per_million_tokens,
+    }
+    safe = [row for row in ties if not row.best.prediction.memory.is_borderline]
+    assert result.recommended is min(safe or ties, key=figure[decides])
+
+
+def test_a_deadline_inside_the_band_is_said(questions):
+    """A run of 6.8 days was recommended for a deadline of 7 whose step may take 7.7, without a word."""
+    days = sweep(questions[:1], bounds=SearchBounds(), objective="cost").recommended.best.prediction.cost.days
+    for factor, is_said in ((1.01, True), (3.0, False)):
+        result = sweep(questions[:1], bounds=SearchBounds(deadline_days=factor * days), objective="cost")
+        assert ("The deadline lies inside the band of its step time" in result.why) is is_said
+
+
 def test_one_cluster_is_compared_with_no_other(questions):
     result = sweep(questions[:1], bounds=SearchBounds(), objective="cost_and_time")
     assert result.why == "1 h100-sxm: no other was asked for."
@@ -65,7 +88,7 @@ def test_the_only_cluster_in_time_is_said_to_be_the_only_one(questions, fewest):
     days = sorted(row.best.prediction.cost.days for row in fewest.rows)
     result = sweep(questions, bounds=SearchBounds(deadline_days=(days[0] + days[1]) / 2), objective="cost")
     assert result.recommended.question.cluster.num_gpus == 4
-    assert result.why == "4 h100-sxm: the only one of 3 clusters that can do this."
+    assert result.why.startswith("4 h100-sxm: the only one of 3 clusters that can do this.")
 
 
 def test_cost_and_time_are_weighed_where_nobody_says_what_counts(make_question):

@@ -125,14 +125,14 @@ def sweep(
         )
     best = min(counted, key=lambda row: _figure(row, objective))
     ties = [row for row in counted if _is_tie(row, best, objective)]
-    winner = min(ties, key=lambda row: (row.question.cluster.num_gpus, _figure(row, objective)))
+    winner = min(ties, key=lambda row: _among_ties(row, objective))
     marked = tuple(replace(row, is_tie=any(row is tie for tie in ties)) for row in rows)
     return SweepResult(
         objective=objective,
         bounds=bounds,
         rows=marked,
         recommended=next(new for new, old in zip(marked, rows, strict=True) if old is winner),
-        why=_why(winner, best, objective, num_counted=len(counted), num_asked=len(rows)),
+        why=_why(winner, best, objective, num_counted=len(counted), num_asked=len(rows)) + _late(winner, bounds),
         changes=(),
         assumptions=assumptions,
     )
@@ -229,12 +229,33 @@ def _is_tie(row: SweepRow, best: SweepRow, objective: Objective) -> bool:
     return _figure(row, objective)[0] <= (1 + MAX_TIE_FRACTION) * _figure(best, objective)[0]
 
 
+def _among_ties(row: SweepRow, objective: Objective) -> tuple[float, ...]:
+    """What decides among clusters that tie: that the plan fits safely, then the figure that was not asked for."""
+    step_s, _, usd = _figures(row)
+    is_borderline = row.best is not None and row.best.prediction.memory.is_borderline
+    other = {"cost": step_s, "step_time": usd}.get(objective, float(row.question.cluster.num_gpus))
+    return (is_borderline, other, *_figure(row, objective))
+
+
+def _late(winner: SweepRow, bounds: SearchBounds) -> str:
+    """A sentence where the deadline is met by the predicted step and missed by the slow end of its band."""
+    cost = winner.best.prediction.cost if winner.best is not None else None
+    speed = cost.rate_sensitivity if cost is not None else None
+    if cost is None or speed is None or bounds.deadline_days is None:
+        return ""
+    latest_days = cost.days * speed.high_gpu_hours / cost.gpu_hours
+    if latest_days <= bounds.deadline_days:
+        return ""
+    return f" The deadline lies inside the band of its step time, which reaches to {latest_days:.1f} days."
+
+
 def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted: int, num_asked: int) -> str:
     mine, gpu = winner.question.cluster.num_gpus, winner.question.cluster.gpu.id
     if num_counted == 1:
         among = f"the only one of {num_asked} clusters that can do this" if num_asked > 1 else "no other was asked for"
         return f"{mine:,} {gpu}: {among}."
     words = {"step_time": "fastest", "cost": "cheapest", "memory": "smallest", "fewest_gpus": "fewest GPUs"}
+    decides = {"step_time": "cheapest", "cost": "fastest"}.get(objective, "one of the fewest GPUs")
     if objective == "cost_and_time":
         return (
             f"{mine:,} {gpu} have the least cost times time of {num_counted} clusters that can do this: any other adds "
@@ -248,7 +269,7 @@ def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted:
     other = f"{best.question.cluster.num_gpus:,} {best.question.cluster.gpu.id}"
     return (
         f"{mine:,} {gpu}: {format_percent(ratio)} from the {words[objective]} ({other}), which is inside the error of "
-        "a prediction; of the clusters that tie it has the fewest GPUs."
+        f"a prediction; of the clusters that tie and fit as safely it is the {decides}."
     )
 
 
