@@ -51,7 +51,8 @@ def test_a_signal_to_the_script_ends_it_as_a_stopped_run(desk, monkeypatch):
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=LIMIT_S)[1]
     assert process.returncode == 143
-    assert said.startswith(f"weights: random, drawn from seed 0 (no --weights); tokens: {desk / 'corpus.jsonl'}\n")
+    read = f"weights: random, drawn from seed 0 (no --weights); tokens: {desk / 'corpus.jsonl'}; optimizer: adamw, "
+    assert said.startswith(read)
     assert "Traceback" not in said
     assert "error: the run was stopped by SIGTERM; its newest checkpoint is " in said
     assert f"fix: go on with --resume {run / 'checkpoints'}" in said
