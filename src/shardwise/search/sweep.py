@@ -125,7 +125,7 @@ def sweep(
         )
     best = min(counted, key=lambda row: _figure(row, objective))
     ties = [row for row in counted if _is_tie(row, best, objective)]
-    winner = min(ties, key=lambda row: _among_ties(row, objective))
+    winner = min(ties, key=lambda row: _among_ties(row, bounds, objective))
     marked = tuple(replace(row, is_tie=any(row is tie for tie in ties)) for row in rows)
     return SweepResult(
         objective=objective,
@@ -229,12 +229,10 @@ def _is_tie(row: SweepRow, best: SweepRow, objective: Objective) -> bool:
     return _figure(row, objective)[0] <= (1 + MAX_TIE_FRACTION) * _figure(best, objective)[0]
 
 
-def _among_ties(row: SweepRow, objective: Objective) -> tuple[float, ...]:
-    """What decides among clusters that tie: that the plan fits safely, then the figure that was not asked for."""
-    step_s, _, usd = _figures(row)
+def _among_ties(row: SweepRow, bounds: SearchBounds, objective: Objective) -> tuple[float, ...]:
+    """What decides among clusters that tie: safe memory, a deadline that the slow end of the band meets, few GPUs."""
     is_borderline = row.best is not None and row.best.prediction.memory.is_borderline
-    other = {"cost": step_s, "step_time": usd}.get(objective, float(row.question.cluster.num_gpus))
-    return (is_borderline, other, *_figure(row, objective))
+    return (is_borderline, bool(_late(row, bounds)), row.question.cluster.num_gpus, *_figure(row, objective))
 
 
 def _late(winner: SweepRow, bounds: SearchBounds) -> str:
@@ -255,7 +253,6 @@ def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted:
         among = f"the only one of {num_asked} clusters that can do this" if num_asked > 1 else "no other was asked for"
         return f"{mine:,} {gpu}: {among}."
     words = {"step_time": "fastest", "cost": "cheapest", "memory": "smallest", "fewest_gpus": "fewest GPUs"}
-    decides = {"step_time": "cheapest", "cost": "fastest"}.get(objective, "one of the fewest GPUs")
     if objective == "cost_and_time":
         return (
             f"{mine:,} {gpu} have the least cost times time of {num_counted} clusters that can do this: any other adds "
@@ -269,7 +266,7 @@ def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted:
     other = f"{best.question.cluster.num_gpus:,} {best.question.cluster.gpu.id}"
     return (
         f"{mine:,} {gpu}: {format_percent(ratio)} from the {words[objective]} ({other}), which is inside the error of "
-        f"a prediction; of the clusters that tie and fit as safely it is the {decides}."
+        "a prediction; of the clusters that tie and meet all this as safely it has the fewest GPUs."
     )
 
 
