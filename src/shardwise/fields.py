@@ -91,7 +91,7 @@ class Field:
 
     @property
     def low_fix(self) -> str:
-        """What to write instead of a number that is too small: its own example, or the lowest that is allowed."""
+        """The number to write instead of one that is too small: the field's example, or its lowest allowed value."""
         return self.example if self.example != ANY_EXAMPLE else end_text(self.lowest)
 
     @property

@@ -116,7 +116,7 @@ def add_optimizer_options(group: "argparse._ArgumentGroup") -> None:
 
 
 def _usual(arguments: argparse.Namespace, plan: Plan) -> OptimizerSpec:
-    """What is not given: that of the run that goes on, or what suits the weights that are trained.
+    """The arguments for options that are not given: those of the resumed run, or the usual ones for these weights.
 
     Source: 2e-5 for weights that were trained before (Touvron et al. 2023, arXiv:2307.09288, section 3.1, with a weight
     decay of 0.1), 2e-4 for adapters (Dettmers et al. 2023, arXiv:2305.14314, appendix B). Decay would pull

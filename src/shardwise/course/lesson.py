@@ -131,7 +131,7 @@ class GanttPicture:
     """``s`` or ``time_units``."""
     lanes: tuple[GanttLane, ...]
     numbered: str = ""
-    """What the number in a bar counts."""
+    """The thing that the number in a bar counts, such as micro-batches."""
     held_name: str = ""
     """The name of the quantity in ``held``."""
     held_unit: Unit = "number"

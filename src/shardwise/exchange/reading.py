@@ -218,7 +218,7 @@ def _open_fields(joined: Joined, unread: Sequence[Unread]) -> tuple[Open, ...]:
 
 
 def _allowed(name: str) -> str:
-    """What a field of a plan takes, as a sentence goes on; empty for what is no field of a plan."""
+    """The end of a sentence: the values that a field of a plan takes; empty for a name that is no field."""
     record = Layout if name in LAYOUT_FIELDS else Recipe if name in RECIPE_FIELDS else None
     if record is None:
         return ""

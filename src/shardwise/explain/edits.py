@@ -43,7 +43,7 @@ DIVIDED_FURTHER: dict[str, Changes] = {"tp": (("sequence_parallel", True),), "pp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """What to type into a plan's file, and the plan that the file then gives."""
+    """Changes that a person types into a plan's file, with the plan that the file then describes."""
 
     changes: Changes
     """Fields of the layout and the recipe, or of the cluster's description where it is other hardware."""

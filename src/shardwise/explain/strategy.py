@@ -93,7 +93,7 @@ def _one_gpu(question: Plan) -> Finding:
 
 
 def _ladders(question: Plan) -> Iterator[Finding]:
-    """What each ZeRO stage divides, by the paper and by the engine; beside adapters, what is there to divide."""
+    """Each ZeRO stage divides some states, by the paper and by the engine; beside adapters few are left to divide."""
     recipe = question.recipe
     if recipe.adapter != "none" and recipe.convention != "seed":
         yield _adapter_ladder(question)

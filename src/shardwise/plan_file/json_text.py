@@ -41,5 +41,5 @@ def load_json(text: str, *, name: str) -> object:
 
 
 def _complaint(text: str) -> str:
-    """What is wrong, before its place: ``unterminated string starting`` ends in an ``at`` of its own."""
+    """The parser's complaint without the ``at`` that ends ``unterminated string starting at``: a place follows it."""
     return text[:1].lower() + text[1:].removesuffix(" at")

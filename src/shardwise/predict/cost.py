@@ -125,7 +125,7 @@ def predict_cost(
 
 
 def _tuning(plan: Plan, throughput: Throughput) -> Spread | None:
-    """What it costs to run as most people do instead of by a plan that nobody has run yet."""
+    """The costs of the run between this plan, which nobody has run yet, and the speed that most people reach."""
     _, peak = training_peak(plan.cluster.gpu)
     flop_per_s = throughput.tokens_per_s_per_gpu * model_flop_per_token(plan.model, seq_len=plan.recipe.seq_len)
     return tuning_spread(flop_per_s / peak)

@@ -61,7 +61,7 @@ EXPORTED = ("torchtitan", "megatron", "deepspeed", "accelerate")
 FEW_STEPS = "--steps 10"
 """A first run measures the step; a whole one needs data."""
 TUNED = "--weights FOLDER --data FILE"
-"""What whoever fine-tunes has, in words to fill in."""
+"""Options of a fine-tune, whose weights and data the user fills in."""
 TRIAL = f"(its speed alone: {FEW_STEPS} --random-weights in their place)"
 SCHEDULED = " --launcher slurm"
 """Nobody starts ranks of several servers by hand."""

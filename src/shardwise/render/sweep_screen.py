@@ -92,7 +92,7 @@ def _row_lines(result: SweepResult, width: int) -> list[Text]:
 
 
 def _sources_text(result: SweepResult, shown: Sequence[SweepRow]) -> str:
-    """Whose prices stand side by side, where they are not all of one kind."""
+    """A line that names the source of each GPU's price, where they are not all of one kind."""
     best = [row.best.prediction.running_cost for row in (result.recommended, *shown) if row and row.best]
     gpus = [row.question.cluster.gpu.id for row in (result.recommended, *shown) if row and row.best]
     sources = {gpu: cost.price_source for gpu, cost in zip(gpus, best, strict=True) if cost is not None}

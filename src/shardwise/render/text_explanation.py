@@ -85,7 +85,7 @@ def _first_change(changes: Sequence[VerifiedChange]) -> VerifiedChange:
 
 
 def _options(change: VerifiedChange, assumed: AbstractSet[str]) -> Sequence[str]:
-    """What makes the change of a typed command, which is then answered as the change was predicted.
+    """The options with which a typed command makes the change and answers what was predicted for it.
 
     A question without a length assumes another one for adapters, and another batch with it: both are typed.
     """

@@ -69,7 +69,7 @@ def fill_again(plan: Plan, changes: Changes) -> Plan:
 
 
 def type_changes(plan: Plan, changes: Changes, following: Changes = ()) -> tuple[Changes, Plan]:
-    """What to type into a plan's file so that ``changes`` are made, and the plan that the file then gives.
+    """The fields that a person types into a plan's file to make ``changes``, and the plan that the file then describes.
 
     Changes that change nothing are left out. A global batch that would follow the layout is written down instead, so
     that the same is trained.

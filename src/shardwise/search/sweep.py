@@ -230,7 +230,7 @@ def _is_tie(row: SweepRow, best: SweepRow, objective: Objective) -> bool:
 
 
 def _among_ties(row: SweepRow, bounds: SearchBounds, objective: Objective) -> tuple[float, ...]:
-    """What decides among clusters that tie: safe memory, a deadline that the slow end of the band meets, few GPUs."""
+    """Order of clusters that tie: safe memory, then a deadline met at the band's slow end, then the fewest GPUs."""
     is_borderline = row.best is not None and row.best.prediction.memory.is_borderline
     return (is_borderline, bool(_late(row, bounds)), row.question.cluster.num_gpus, *_figure(row, objective))
 

@@ -108,7 +108,7 @@ class Collective:
     rounds: int = 1
     """Micro-batches of the step in which it is issued; ``count`` is over all of them."""
     sent_once: ExpertChoice | None = None
-    """What one token chooses, of an exchange that sends it once to every host; none of any other."""
+    """The choice of experts by one token, for an exchange that sends the token once to every host; else ``None``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

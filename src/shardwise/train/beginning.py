@@ -25,7 +25,7 @@ def beginning(job: Job) -> dict[str, object]:
 
 
 def words_of(job: Job) -> dict[str, str]:
-    """What a summary says of ``weights``, of ``adapters`` that are not new, of ``tokens`` and of the ``optimizer``."""
+    """A summary's words on ``weights``, ``adapters`` that are not new, ``tokens`` and the ``optimizer``, by name."""
     weights_path, adapters_path = _paths(job)
     weights = f"random, drawn from seed {job.seed} (no --weights)"
     if weights_path is not None:

@@ -28,7 +28,7 @@ BY_MARKS = "the template's generation marks"
 BY_PREFIXES = "prefixes of the rendered template"
 BY_CONTENT = "their content where the template rewrites turns that others follow, such as by leaving out their thoughts"
 MARK = "@@said@@"
-"""What no template writes by itself, in the place of a turn's content."""
+"""A text that no template writes by itself; it stands for a turn's content while the template is rendered."""
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json", "special_tokens_map.json")
 
 

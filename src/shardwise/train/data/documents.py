@@ -47,7 +47,7 @@ OTHER_KINDS = {
     ".zip": "unpack it: unzip {name}",
     ".arrow": "name the folder that save_to_disk of `datasets` wrote, not a file in it",
 }
-"""What makes files of other kinds readable."""
+"""Commands that make files of other kinds readable, by the ending of the name."""
 TEXT_KINDS = (".txt", ".md")
 CARDS = ("README", "LICENSE")
 KNOWN_KEYS = ("prompt", "completion", "messages", "tools")

@@ -93,7 +93,7 @@ def unread_keys(row: Row, example: Example, *, field: str) -> tuple[str, ...]:
 
 
 def _question(row: Row, names: list[str]) -> Chat:
-    """What the user asks under all names but the last, with empty lines between, and what the assistant answers."""
+    """A chat: the user asks the texts of all names but the last, the assistant answers the last one's."""
     texts = ["" if (value := row.fields.get(name)) is None else value for name in names]
     if not (row.fields.keys() >= {*names} and all(isinstance(text, str) for text in texts)):
         raise _no_text(row, ",".join(names))

@@ -101,7 +101,7 @@ def tokenise_once(
 
 
 def tokenised_summary(source: Source, *, tokenizer: Tokenizer, field: str, cache: Path) -> dict[str, Any] | None:
-    """What the cache says of the tokens of a source as it is now; ``None`` where it has none."""
+    """The cache's summary of the tokens of a source as the source is now; ``None`` where it has none."""
     file = cache / _fingerprint(source, tokenizer=tokenizer, field=field) / f"{TOKENS_NAME}.json"
     return cast("dict[str, Any]", json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 

@@ -167,7 +167,7 @@ def _said(data: DataSpec, source: Source, stream: TokenStream, pieces: Pieces | 
 
 
 def _said_of_text(data: DataSpec, source: Source, summary: dict[str, Any]) -> Iterator[str]:
-    """What is not read of files and rows, and what is learned otherwise than one would think."""
+    """Sentences on the files and rows that are not read, and on tokens that are learned unexpectedly."""
     if data.tokenizer is None:
         yield "every byte is a token, as no tokenizer is named (--tokenizer)"
     elif tokenizer_of(data).end_token is None:
@@ -189,7 +189,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _summary(data: DataSpec, source: Source) -> dict[str, Any]:
-    """What the cache says of the tokens of a source."""
+    """The cache's summary of a source's tokens; empty where it has none."""
     return tokenised_summary(source, tokenizer=tokenizer_of(data), field=data.field, cache=cache_folder()) or {}
 
 
