@@ -1,7 +1,8 @@
 """Low-rank adapters: frozen matrices of a block, each with two small trained ones beside it.
 
-``y = W x + (alpha / rank) B A dropout(x)`` (without dropout in validation), with A ``(rank, in)`` and B ``(out, rank)``; B starts at zero, so training
-starts from the base model. Adapters stand under the names that peft gives them (``lora_A``, ``lora_B``).
+``y = W x + (alpha / rank) B A dropout(x)``, with A ``(rank, in)`` and B ``(out, rank)``; B starts at zero, so training
+starts from the base model. Validation drops nothing. Adapters stand under the names that peft gives them (``lora_A``,
+``lora_B``).
 
 Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
 """

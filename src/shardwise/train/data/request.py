@@ -58,7 +58,7 @@ def sources_of(data: DataSpec) -> tuple[Source, ...]:
     is_too_small = bool(weights) and MAX_PERIOD * min(weights) < 0.999 * max(sum(weights), 1e-9)
     if len(weights) not in (0, len(sources)) or is_too_small:
         raise DataError(
-            f"{len(weights)} of {len(sources)} sources have a weight, or one gets less than 1 of {MAX_PERIOD:,} samples",
+            f"{len(weights)} of {len(sources)} sources have a weight, or one has less than 1 in {MAX_PERIOD:,}",
             code="data-weights",
             fix="give each source a weight that counts, as in --data A:0.7 --data B:0.3, or none of them",
         )
