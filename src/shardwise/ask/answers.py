@@ -173,8 +173,15 @@ class ExplainAnswer(Answer):
 
     @property
     def changes(self) -> "tuple[VerifiedChange, ...]":
-        """The changes that would help, the smallest first, each with its own prediction."""
+        """The changes that would help, each with its own prediction: the smallest first that makes the plan fit, the
+        largest gain first of a plan that fits.
+        """
         return self.explanation.changes
+
+    @property
+    def best(self) -> "VerifiedChange | None":
+        """What ``plan`` recommends for the same question; ``None`` where nothing fits."""
+        return self.explanation.best
 
     def text(self) -> str:
         """Return the text that ``shardwise explain`` prints."""
