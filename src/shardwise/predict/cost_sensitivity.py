@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from shardwise.cluster import Gpu, Price
 from shardwise.predict.goodput import Goodput, may_wait_for_hosts
 from shardwise.prediction import CostSensitivity, TimePrediction
-from shardwise.units import Dollars, format_percent, format_seconds, format_usd
+from shardwise.units import Dollars, format_band, format_percent, format_usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def step_time_spread(time: TimePrediction) -> Spread:
     """Cost factors at the ends of the predicted step time's band."""
     return Spread(
         assumption="step time",
-        basis=f"{format_seconds(time.step_low_s)} to {format_seconds(time.step_high_s)}, the prediction's band",
+        basis=f"{format_band(time.step_low_s, time.step_high_s, of_s=time.step_s)}, the prediction's band",
         low_ratio=time.step_low_s / time.step_s,
         high_ratio=time.step_high_s / time.step_s,
     )
