@@ -222,6 +222,18 @@ def test_when_nothing_fits_the_closest_plan_and_what_would_help_are_the_answer()
     assert more_gpus.plan.cluster == read_cluster("16xa100-sxm-80")
 
 
+def test_a_larger_cluster_has_the_batch_that_is_assumed_for_it_where_nobody_gave_one():
+    """It kept the 64 sequences that were assumed for 4 GPUs, and its plan was not the one that `plan` gives there."""
+    bounds = SearchBounds(offload=("none",))
+    asked = {"model": "llama-3.1-70b", "recipe": Recipe(seq_len=2048), "bounds": bounds}
+    reliefs = plan_8b(**asked, cluster="4xa100-sxm-80").closest.reliefs
+    more_gpus = next(relief for relief in reliefs if relief.change.startswith("num_gpus="))
+    best = plan_8b(**asked, cluster="16xa100-sxm-80").plans[0]
+    assert more_gpus.change == "num_gpus=16"
+    assert more_gpus.plan.global_batch_size == best.plan.global_batch_size == 256
+    assert (more_gpus.plan.layout, more_gpus.step_s) == (best.plan.layout, best.prediction.time.step_s)
+
+
 def test_without_a_global_batch_one_that_suits_the_cluster_is_assumed_and_said():
     """32,768 tokens for each of eight GPUs."""
     result = plan_8b(recipe=Recipe(seq_len=4096))

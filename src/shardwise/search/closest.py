@@ -24,6 +24,7 @@ from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import Found
 from shardwise.search.records import ClosestPlan, Objective, Relief
 from shardwise.search.repairs import batch_repair
+from shardwise.search.token_batch import on_cluster
 from shardwise.units import GIB, format_gb, format_gib
 
 __all__ = ["FUSED_ATTENTION", "LOSS_CHUNKS", "closest_plan", "more_gpus", "what_it_lacks"]
@@ -234,12 +235,14 @@ def _of_size(question: Plan, bounds: SearchBounds, billions: float) -> Hypothesi
 
 
 def more_gpus(question: Plan, bounds: SearchBounds, prefix: str = "") -> Hypothesis | None:
-    """The nearest larger cluster on which something fits; a part of a server grows to whole ones."""
+    """The nearest larger cluster on which something fits, with the batch that is assumed for it where nobody gave one;
+    a part of a server grows to whole ones.
+    """
     asked = question.cluster
 
     def grown(cluster: Cluster) -> Hypothesis | None:
         change, caution = f"{prefix}{changes_text(size_change(cluster, asked=asked))}", f"{cluster.num_gpus:,} GPUs"
-        more = replace(question, cluster=cluster)
+        more = on_cluster(question, cluster)
         found = [Hypothesis(change=change, question=more, bounds=bounds, caution=caution)]
         larger = _with_divisible_batch(more)
         if larger != more:
