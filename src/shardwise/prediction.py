@@ -314,6 +314,16 @@ class CostPrediction:
     """One per assumption that was not given, the one that moves the cost most first."""
 
     @property
+    def best_days(self) -> float:
+        """Days of the run were every second of it spent on steps: nothing fails, restarts or is evaluated."""
+        return self.days * self.goodput_fraction
+
+    @property
+    def best_usd(self) -> Dollars | None:
+        """Dollars of those days; ``None`` when no price is known."""
+        return None if self.usd is None else self.usd * self.goodput_fraction
+
+    @property
     def rate_sensitivity(self) -> CostSensitivity | None:
         """How far the cost moves with the speed, by the band of the step or published MFUs; ``None`` where one was
         given."""

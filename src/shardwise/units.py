@@ -32,10 +32,10 @@ SECONDS_PER_DAY = 86400.0
 def format_gib(num_bytes: float) -> str:
     """Device memory as text in GiB; less than a tenth of one is in the largest unit below it.
 
-    >>> format_gib(85_899_345_920), format_gib(3_355_443)
-    ('80.00 GiB', '3.20 MiB')
+    >>> format_gib(85_899_345_920), format_gib(3_355_443), format_gib(2**41)
+    ('80.00 GiB', '3.20 MiB', '2,048.00 GiB')
     """
-    return f"{num_bytes / GIB:.2f} GiB" if abs(num_bytes) >= GIB / 10 else format_bytes(num_bytes)
+    return f"{num_bytes / GIB:,.2f} GiB" if abs(num_bytes) >= GIB / 10 else format_bytes(num_bytes)
 
 
 def format_gb(num_bytes: float) -> str:
@@ -44,7 +44,7 @@ def format_gb(num_bytes: float) -> str:
     >>> format_gb(1_500_000_000)
     '1.50 GB'
     """
-    return f"{num_bytes / GB:.2f} GB"
+    return f"{num_bytes / GB:,.2f} GB"
 
 
 def format_bytes(num_bytes: float) -> str:
@@ -114,6 +114,50 @@ def format_seconds(duration_s: float) -> str:
         return "0 s"
     _, unit_s, digits, name = next(unit for unit in DURATIONS if duration_s >= unit[0])
     return f"{duration_s / unit_s:{digits}} {name}"
+
+
+def format_band(low_s: float, high_s: float, *, of_s: float) -> str:
+    """The two ends of a band around a duration, in that duration's unit.
+
+    >>> format_band(0.8529, 1.0469, of_s=0.9271), format_band(499.91, 614.03, of_s=543.38)
+    ('852.9 to 1,046.9 ms', '499.91 to 614.03 s')
+    """
+    if of_s == 0:
+        return f"{format_seconds(low_s)} to {format_seconds(high_s)}"
+    _, unit_s, digits, name = next(unit for unit in DURATIONS if of_s >= unit[0])
+    return f"{low_s / unit_s:,{digits}} to {high_s / unit_s:,{digits}} {name}"
+
+
+def format_days(days: float) -> str:
+    """The length of a run in days; of less than one in hours, minutes or a smaller unit.
+
+    >>> format_days(1234.56), format_days(0.2), format_days(0.0028), format_days(0.0005)
+    ('1,234.6 days', '4.8 h', '4.0 min', '43.20 s')
+    """
+    duration_s = days * SECONDS_PER_DAY
+    if days >= 1:
+        return f"{days:,.1f} days"
+    if SECONDS_PER_MINUTE <= duration_s < SECONDS_PER_HOUR:
+        return f"{duration_s / SECONDS_PER_MINUTE:.1f} min"
+    return format_seconds(duration_s)
+
+
+def format_whole(amount: float) -> str:
+    """A number of GPU-hours or days without a fraction that nobody predicts; a small one with three digits.
+
+    >>> format_whole(523_946.2), format_whole(0.8351), format_whole(750.7)
+    ('523,946', '0.835', '751')
+    """
+    return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
+
+
+def format_mwh(energy_mwh: float) -> str:
+    """Energy in MWh; less than one in kWh.
+
+    >>> format_mwh(326.49), format_mwh(0.0045)
+    ('326.5 MWh', '4.5 kWh')
+    """
+    return f"{energy_mwh:,.1f} MWh" if energy_mwh >= 1 else f"{1000 * energy_mwh:.3g} kWh"
 
 
 def format_percent(fraction: float) -> str:

@@ -216,6 +216,23 @@ def test_answers_and_records_print_themselves_in_a_few_lines():
         assert "<script" not in page
 
 
+def test_fields_that_nobody_gave_have_the_stars_of_the_command(capsys):
+    """Every one looked as if it had been given."""
+    for ask in ("predict", "explain"):
+        main([ask, *LLAMA, "--seq-len", "4096", "--dp-shard", "8"])
+        printed = capsys.readouterr().out
+        asked = printed[printed.index(LLAMA[0]) : printed.index("layout ")]
+        assert "4,096 tokens" in asked
+        assert "sequences (32,768 tokens) a step" in asked.replace("*", "").replace("\n", " ")
+        assert asked in getattr(sw, ask)(*LLAMA, seq_len=4096, dp_shard=8).text()
+    main(["plan", *LLAMA, "--precision", "bf16", "--no-what-if"])
+    printed = capsys.readouterr().out.partition("Recommended")[0]
+    assert "bf16, adamw*, native*" in printed.replace("\n", " ")
+    found = sw.plan(*LLAMA, precision="bf16")
+    assert found.text().startswith(printed)
+    assert "*" not in sw.predict(found.plan).text().partition("layout ")[0].replace("(1 node)* (* assumed)", "")
+
+
 def test_a_search_that_finds_nothing_is_an_answer_and_asking_for_its_plan_an_error(tmp_path):
     answer = sw.plan("llama-3.1-70b", "1xh100-sxm", recompute="none", offload="none")
     assert answer.plans == ()

@@ -69,9 +69,10 @@ def test_a_model_is_priced_at_the_step_of_the_plan_recommended_for_it(capsys):
 
 
 def test_where_no_plan_fits_an_mfu_is_assumed_and_said(capsys):
-    written = answer(["cost", "llama-3.1-405b", "1xrtx-4090", "--tokens", "1B"], capsys)
+    written = answer(["cost", "llama-3.1-405b", "1xrtx-4090", "--tokens", "1B"], capsys, exit_code=3)
+    assert (written["fits"], written["fit"]) == (False, "does not fit")
     assert any("so an MFU is assumed" in said for said in written["cost"]["assumptions"])
-    assert any(said.startswith("MFU 40.0% of the dense bf16 peak") for said in written["cost"]["assumptions"])
+    assert any(said.startswith("MFU 42.0% of the dense bf16 peak") for said in written["cost"]["assumptions"])
 
 
 def test_a_plan_is_priced_at_its_predicted_rate(tmp_path, capsys):

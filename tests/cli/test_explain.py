@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from shardwise.cli.main import main
+from shardwise.render.retyped import retyped
 
 SETTINGS = ["--seq-len", "4096", "--global-batch-size", "64"]
 TOO_BIG = ["explain", "llama-3.1-8b", "8xh100-sxm", *SETTINGS, "--dp-replicate", "8", "--zero-stage", "0"]
@@ -25,7 +26,7 @@ def answer(words, capsys, *, exit_code: int = 0):
 
 def test_a_plan_that_does_not_fit_is_explained_with_changes_that_were_predicted_again(capsys):
     written = answer(TOO_BIG, capsys, exit_code=3)
-    assert list(written) == ["schema", "plan", "prediction", "findings", "changes", "plans"]
+    assert list(written) == ["schema", "plan", "prediction", "findings", "changes", "best", "plans"]
     assert written["schema"] == "shardwise.explanation/1"
     assert written["prediction"]["fits"] is False
     assert any(change["fits"] for change in written["changes"])
@@ -33,16 +34,39 @@ def test_a_plan_that_does_not_fit_is_explained_with_changes_that_were_predicted_
         assert change["plan"]["schema"] == "shardwise.plan/1"
 
 
-def test_the_first_change_is_what_to_type_next(capsys):
-    """Its end said nothing; the change is typed as options of the same command, which predicts what the table says."""
+def typed_next(screen, question):
+    """The words of the command that a screen names next, whole where it is said by its options alone."""
+    command = " ".join(screen.replace(" \\\n ", "").partition("\nNext: ")[2].partition("\nthen: ")[0].split())
+    _, is_short, options = command.partition("the same command with ")
+    return retyped(f"shardwise {' '.join(question)}", grouped(options)).split()[1:] if is_short else command.split()[1:]
+
+
+def grouped(options):
+    return [f"--{option.strip()}" for option in options.split("--") if option]
+
+
+def test_the_best_plan_is_what_to_type_next(capsys):
+    """Its end said nothing; the plan is typed as options of the same command, which predicts what the screen says."""
     assert main(TOO_BIG) == 3
-    *_, following = capsys.readouterr().out.partition("\nNext: ")
-    command, _, drawn = following.replace(" \\\n ", "").partition("\nthen: ")
-    change = next(change for change in answer(TOO_BIG, capsys, exit_code=3)["changes"])
-    words = command.split()[1:]
-    assert answer(words, capsys, exit_code=0 if change["fits"] else 3)["plan"] == change["plan"]
+    screen = capsys.readouterr().out
+    best = answer(TOO_BIG, capsys, exit_code=3)["best"]
+    typed = answer(typed_next(screen, TOO_BIG), capsys)
+    assert typed["plan"]["layout"] == best["plan"]["layout"]
+    assert typed["prediction"]["time"]["step_s"] == pytest.approx(best["step_s"])
+    assert typed["best"]["edit"] == ""
+    drawn = screen.replace(" \\\n ", "").partition("\nthen: ")[2]
     assert drawn.startswith("shardwise timeline llama-3.1-8b 8xh100-sxm")
     assert drawn.endswith("--html step.html\n")
+
+
+def test_the_best_plan_is_the_one_that_plan_recommends(capsys):
+    """Changes of one field were proposed that were three times as slow as what `plan` found for the same question."""
+    given = ["llama-3.1-70b", "16xh100-sxm", "--engine", "megatron", "--seq-len", "4096", "--global-batch-size", "64"]
+    explained = answer(["explain", *given, "--tp", "8", "--cp", "2", "--recompute", "full"], capsys, exit_code=3)
+    recommended = answer(["plan", *given, "--no-what-if"], capsys)["recommended"]
+    assert explained["best"]["plan"]["layout"] == recommended["plan"]["layout"]
+    assert explained["best"]["step_s"] == recommended["prediction"]["time"]["step_s"]
+    assert explained["best"]["needed_bytes"] == recommended["prediction"]["memory"]["needed_bytes"]
 
 
 QUESTIONS = [
@@ -60,16 +84,14 @@ QUESTIONS = [
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_what_is_typed_next_needs_and_lasts_what_the_screen_said(question, capsys):
     """A change to adapters was predicted at 8,192 tokens and typed for 2,048; a batch that an edit names was lost."""
-    main(["explain", *question.split()])
+    words = ["explain", *question.split()]
+    main(words)
     screen = capsys.readouterr().out
-    said = re.search(r" first: [^:]*: ([^(]*) \([^)]*\), ([^,]*) a step\.", " ".join(screen.split()))
-    assert said is not None
-    needed, step = said.groups()
-    command = screen.replace(" \\\n ", "").partition("\nNext: ")[2].partition("\n")[0]
-    main(command.split()[1:])
+    said = re.findall(r": ([\d.]+ [KMG]iB) \([^)]*\), ([^,]*) a step[,.]", " ".join(screen.split()))
+    assert said
+    main(typed_next(screen, words))
     typed = " ".join(capsys.readouterr().out.split())
-    assert f"{needed} needed of" in typed
-    assert f"{step} a step (" in typed
+    assert any(f"{needed} needed of" in typed and f"{step} a step (" in typed for needed, step in said)
 
 
 def test_a_change_gives_what_it_promises_when_its_plan_is_predicted(tmp_path, capsys):

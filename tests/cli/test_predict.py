@@ -2,10 +2,13 @@
 
 import io
 import json
+import re
+import shlex
 import sys
 
 import pytest
 
+from shardwise.cli.command import find_command, make_parser
 from shardwise.cli.main import main
 
 PLAN = {
@@ -97,6 +100,75 @@ def test_a_plan_that_does_not_fit_is_an_answer_with_exit_code_3(tmp_path, capsys
     assert answer(["predict", str(path), "--json"], capsys, exit_code=3)["fits"] is False
     assert main(["predict", str(path)]) == 3
     assert "It does not fit" in capsys.readouterr().out
+
+
+FITS = "predict llama-3.1-8b 8xh100-sxm --dp-shard 8 --recompute full"
+TOO_LARGE = "predict llama-3.1-70b 8xh100-sxm --tp 8 --sequence-parallel --micro-batch-size 2 --seq-len 4096"
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code", "following"),
+    [
+        (
+            FITS,
+            0,
+            "Next: shardwise explain llama-3.1-8b 8xh100-sxm --dp-shard 8 --recompute full\n"
+            "then: shardwise timeline llama-3.1-8b 8xh100-sxm --dp-shard 8 --recompute full \\\n"
+            "  --html step.html\n",
+        ),
+        (
+            TOO_LARGE,
+            3,
+            "Next: shardwise explain llama-3.1-70b 8xh100-sxm --tp 8 --sequence-parallel \\\n"
+            "  --micro-batch-size 2 --seq-len 4096\n"
+            "then: shardwise plan llama-3.1-70b 8xh100-sxm --seq-len 4096\n",
+        ),
+    ],
+)
+def test_a_plan_is_followed_by_two_commands_that_parse(command, exit_code, following, capsys):
+    """One that does not fit is searched without the layout that was asked for."""
+    assert main(shlex.split(command)) == exit_code
+    assert capsys.readouterr().out.endswith(f"\n\n{following}")
+    for line in following.replace(" \\\n", "").splitlines():
+        _, _, name, *rest = shlex.split(line)
+        entry = find_command(name)
+        make_parser(entry, entry.load()).parse_args(rest)
+
+
+def test_what_cannot_be_typed_again_is_followed_by_nothing(pipe, plan_file, tmp_path, capsys):
+    pipe(plan_file.read_text(encoding="utf-8"))
+    for words in (["predict", "-"], ["predict", str(plan_file), "--html", str(tmp_path / "page.html")]):
+        assert main(words) == 0
+        assert "Next: " not in capsys.readouterr().out
+
+
+def test_a_run_says_what_is_billed_and_what_its_steps_alone_take(capsys):
+    command = [*shlex.split(FITS), "--tokens", "1T"]
+    cost = answer([*command, "--json"], capsys)["cost"]
+    assert cost["best_days"] == pytest.approx(cost["days"] * cost["goodput_fraction"], rel=1e-12)
+    assert cost["best_usd"] == pytest.approx(cost["usd"] * cost["goodput_fraction"], rel=1e-12)
+    assert main(command) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert (
+        f"1.00T tokens: {cost['days']:,.1f} days, ${cost['usd']:,.0f} billed (steps alone {cost['best_days']:,.1f} "
+        f"days, ${cost['best_usd']:,.0f}; goodput {cost['goodput_fraction']:.1%}) at $"
+    ) in told
+
+
+def test_a_run_of_minutes_is_not_said_in_days(capsys):
+    """A fine-tune took "1 GPU-hours, 0.0 days, 0.0 MWh"."""
+    assert main(shlex.split("predict llama-3.1-8b 1xrtx-4090 --adapter qlora --tokens 10M")) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"10\.00M tokens: \d+\.\d min, \$0\.\d+ billed \(steps alone \d+\.\d min, ", told)
+    assert re.search(r"take 0\.\d+ GPU-hours, \d+\.\d min, 0\.\d+ kWh;", told)
+    assert "0.0 " not in told.partition("10.00M tokens take")[2].partition("Assumed")[0]
+
+
+def test_a_band_has_the_unit_of_its_step(capsys):
+    """It was 927.1 ms with a band of 852.9 ms to 1.05 s."""
+    command = "predict llama-3.1-8b 2048xh100-sxm --dp-replicate 32 --dp-shard 64 --recompute selective"
+    assert main(shlex.split(command)) == 0
+    assert re.search(r"\d\.\d ms a step \(\d+\.\d to 1,\d+\.\d ms\)", capsys.readouterr().out)
 
 
 def test_a_rule_that_only_warns_is_said_and_does_not_refuse(capsys):
@@ -230,7 +302,8 @@ def test_text_for_an_encoding_without_line_characters_still_prints(plan_file, mo
 def test_a_single_line_on_standard_input_is_one_plan_like_a_file(pipe, plan_file, capsys):
     pipe(json.dumps(PLAN) + "\n")
     piped = main(["predict", "-"]), capsys.readouterr().out
-    assert piped == (main(["predict", str(plan_file)]), capsys.readouterr().out)
+    code, printed = main(["predict", str(plan_file)]), capsys.readouterr().out
+    assert piped == (code, printed[: printed.index("\nNext: ")])
     assert piped[1].startswith("It fits: ")
     pipe(json.dumps(TOO_BIG) + "\n")
     assert main(["predict", "-", "--json"]) == 3

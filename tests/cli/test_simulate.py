@@ -79,3 +79,21 @@ def test_a_check_that_fails_is_a_failure_for_scripts_too(monkeypatch, capsys):
     monkeypatch.setattr(lessons, "make_lessons", broken)
     assert main(WORDS) == 1
     assert "FAIL" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["zero", "fsdp", "tensor", "precision", "offload"])
+def test_no_word_and_no_number_of_a_table_is_cut(name, capsys):
+    """Columns read "paramete rs", "(megatro n)", "reduce_sca tter" and "0.006026…"."""
+    main(["simulate", name, "--json"])
+    simulated = json.loads(capsys.readouterr().out)
+    tables = [table for lesson in simulated["lessons"] for table in lesson["tables"]]
+    cells = [cell for table in tables for row in table["rows"] for cell in row if isinstance(cell, str)]
+    headings = [column["name"] for table in tables for column in table["columns"]]
+    words = {word for text in (*cells, *headings) for word in text.split()}
+    main(["simulate", name])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    printed = {word for line in lines for word in line.split()}
+    assert words
+    assert words <= printed
+    assert "…" not in "".join(lines)

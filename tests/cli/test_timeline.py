@@ -30,6 +30,16 @@ def test_without_a_file_the_command_that_draws_is_what_to_type_next(capsys):
     assert max(map(len, printed.splitlines())) <= 80
 
 
+def test_a_drawn_step_that_does_not_fit_says_so(capsys):
+    assert main([*WORDS, "--micro-batch-size", "2"]) == 0
+    assert "does not fit" not in capsys.readouterr().out
+    assert main(["timeline", "llama-3.1-8b", "1xrtx-4090"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Simulated step of ")
+    assert "; 1 of 1 rank drawn with" in lines[0]
+    assert lines[1] == "Its memory: 130.18 of 23.52 GiB on the fullest GPU: does not fit"
+
+
 def test_json_prints_the_trace(capsys):
     assert main([*WORDS, "--json"]) == 0
     trace = json.loads(capsys.readouterr().out)

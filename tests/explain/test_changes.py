@@ -4,6 +4,8 @@ import pytest
 
 from shardwise.catalog import read_cluster
 from shardwise.explain.changes import faster_changes, smallest_changes
+from shardwise.explain.choices import choice_edits
+from shardwise.explain.edits import TRAINING
 from shardwise.explain.world_sizes import hardware_changes, smallest_world
 from shardwise.families import read_model
 from shardwise.layout import Layout
@@ -182,3 +184,14 @@ def test_compiling_is_offered_where_the_engine_has_the_switch(engine, is_offered
     asked = plan("llama-3.1-8b", engine=engine, layout=Layout(dp_shard=8), seq_len=1024, compile=False)
     offered = {change.edit for change in changes_of(asked, faster_changes)[1]}
     assert ("compile=true" in offered) is is_offered
+
+
+def test_the_largest_gain_of_a_plan_that_fits_stands_first_and_each_knob_once():
+    """micro_batch_size=4 stood before tp=1, which gains more, and beside micro_batch_size=2, which gains less."""
+    asked = plan(cluster="16xa100-sxm-80", layout=Layout(tp=8, dp_shard=2, sequence_parallel=True), seq_len=4096)
+    prediction = predict(asked)
+    changes = faster_changes(asked, prediction, also=choice_edits(asked))
+    ratios = [change.step_ratio for change in changes if change.fit == "fits" and change.effort < TRAINING]
+    assert ratios == sorted(ratios)
+    assert changes[0].edit.startswith("tp=1 dp_shard=16")
+    assert len({change.changes[0][0] for change in changes if change.fit == "fits"}) == len(ratios)

@@ -1,14 +1,19 @@
 """Out-of-memory messages are read for what they say, and matched to the plan that was running."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise.catalog import read_cluster
 from shardwise.errors import ShardwiseError
+from shardwise.explain.changes import smallest_changes
 from shardwise.explain.out_of_memory import explain_allocation, explain_out_of_memory
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
+from shardwise.predict import predict
 from shardwise.recipe import Recipe
+from shardwise.units import format_gib
 
 FRAGMENTED = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB "
@@ -79,8 +84,27 @@ def test_logits_are_found_in_the_plan_that_was_running(plan):
 
 def test_the_failure_is_set_against_the_prediction(plan):
     findings = explain_out_of_memory(FRAGMENTED, plan=plan)
-    against = next(finding for finding in findings if "predicted to reach" in finding.claim)
-    assert against.numbers[0].value == pytest.approx(62 * 2**30)
+    against, memory = findings[1], predict(plan).memory
+    numbers = {number.name: number.value for number in against.numbers}
+    assert f"it needs {format_gib(memory.needed_bytes)} of {format_gib(memory.capacity_bytes)} per GPU" in against.claim
+    assert numbers["predicted need"] == memory.needed_bytes
+    assert numbers["predicted peak in tensors"] == memory.worst.peak_allocated_bytes
+    assert numbers["in tensors at the failure"] == pytest.approx(62 * 2**30)
+
+
+def test_a_plan_that_does_not_fit_is_given_the_first_change_that_does(plan):
+    """The log of a plan with four times its micro-batch."""
+    too_big = replace(plan, recipe=replace(plan.recipe, micro_batch_size=16, global_batch_size=128))
+    against = explain_out_of_memory(FRAGMENTED, plan=too_big)[1]
+    change = next(one for one in smallest_changes(too_big, predict(too_big)) if one.fits)
+    assert "does not fit by prediction" in against.claim
+    assert against.suggestion == f"{change.edit} needs {format_gib(change.needed_bytes)} ({change.fit})"
+
+
+def test_a_message_without_its_own_account_is_answered_by_the_plan_all_the_same(plan):
+    """A short message said nothing of the plan."""
+    claim = explain_out_of_memory("CUDA out of memory. Tried to allocate 2.00 GiB", plan=plan)[1].claim
+    assert "GiB per GPU; the message asks for 2.00 GiB." in claim
 
 
 def test_a_message_from_another_device_is_noticed(plan):

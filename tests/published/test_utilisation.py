@@ -7,8 +7,7 @@ import pytest
 from benchmarks.published.rows import read_rows
 from benchmarks.published.utilisation import COUNTINGS, NOT_RECOMPUTED, published_utilisations
 
-from shardwise.predict.cost import TYPICAL_MFU_FRACTION
-from shardwise.predict.cost_sensitivity import HIGH_MFU_FRACTION, LOW_MFU_FRACTION
+from shardwise.predict.cost_sensitivity import PUBLISHED_MFU
 
 
 @pytest.mark.parametrize("family", COUNTINGS)
@@ -72,11 +71,21 @@ def counted_as_ours(row):
     return printed * ours / theirs
 
 
-def test_the_band_of_the_default_mfu_is_the_middle_four_fifths_of_the_published_ones():
-    published = [counted_as_ours(row) for row in read_rows("throughput") if row.number("mfu_pct") is not None]
+ARCHITECTURES = {"A100": "Ampere", "H100": "Hopper"}
+
+
+@pytest.mark.parametrize("stated", PUBLISHED_MFU, ids=lambda stated: stated.arch or "all")
+def test_the_default_mfu_and_its_band_are_those_of_published_runs_on_the_architecture(stated):
+    published = [
+        counted_as_ours(row)
+        for row in read_rows("throughput")
+        if row.number("mfu_pct") is not None
+        and (
+            not stated.arch or any(ARCHITECTURES[gpu] == stated.arch for gpu in ARCHITECTURES if gpu in row.text("gpu"))
+        )
+    ]
     low, median, high = (float(end) for end in np.percentile(published, [10, 50, 90]))
-    assert len(published) >= 308
-    assert low == pytest.approx(LOW_MFU_FRACTION, abs=0.005)
-    assert high == pytest.approx(HIGH_MFU_FRACTION, abs=0.005)
-    assert median == pytest.approx(0.42, abs=0.005)
-    assert low < TYPICAL_MFU_FRACTION < high
+    assert len(published) == stated.num_runs
+    assert low == pytest.approx(stated.low_fraction, abs=0.005)
+    assert high == pytest.approx(stated.high_fraction, abs=0.005)
+    assert median == pytest.approx(stated.typical_fraction, abs=0.005)

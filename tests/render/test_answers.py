@@ -57,7 +57,7 @@ def test_what_is_typed_next_is_the_change_that_the_screen_names_or_none():
     offloaded = replace(change, changes=(("activation_offload", True),), fit="does not fit")
     bought = replace(change, changes=(("gpu", "b200-sxm"),), fit="fits")
     text = explanation_text(replace(EXPLANATION, changes=(offloaded, bought)), command=command)
-    assert "Change first: gpu=b200-sxm: " in text
+    assert "Smallest change that makes it fit: gpu=b200-sxm: " in text
     assert "Next: shardwise timeline" in text
     assert "--activation-offload" not in text
 

@@ -383,8 +383,10 @@ def test_dollars_stand_beside_their_rate_and_their_band():
         swing_ratio=4 / 3,
     )
     cost = replace(PREDICTION.cost, usd=1000.0, usd_per_gpu_hour=2.5, price_source="AWS", sensitivities=(speed,))
-    billed = "$1,000 billed at $2.50 per GPU and hour (AWS; $900.00 to $1,200 over the band of step time; "
-    assert billed in run_words(cost)
+    billed = (
+        f"$1,000 billed (steps alone {cost.best_days:,.1f} days, $900.00; goodput 90.0%) at $2.50 per GPU and hour "
+    )
+    assert f"{billed}(AWS; $900.00 to $1,200 over the band of step time)" in run_words(cost)
     assert " to $" not in run_words(replace(cost, sensitivities=()))
 
 

@@ -101,7 +101,7 @@ def test_what_only_the_host_lacks_is_said_with_how_much():
     assert closest is not None
     assert closest.missing_bytes == 0
     assert closest.lacks.endswith(" GiB of host memory per node")
-    assert "of host memory per node, more than the 2048.00 GiB that it has" in closest.because
+    assert "of host memory per node, more than the 2,048.00 GiB that it has" in closest.because
 
 
 def test_pinned_axes_stay_pinned_and_bounded_ones_in_bounds():

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+import torch
 
 from shardwise.train.beginning import beginning, said_at_the_start, words_of
 from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec
@@ -42,6 +43,19 @@ def test_the_numbers_of_the_optimizer_are_said_given_or_not():
     assert words_of(replace(make_job(), optimizer=spec))["optimizer"] == (
         "adamw, learning rate 2e-05 (cosine to 0.1 of it) after 30 steps of warm-up, weight decay 0.1"
     )
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "is_said"),
+    [("bf16", "adamw", True), ("bf16", "sgd", False), ("bf16-mixed", "adamw", False), ("fp32", "adamw", False)],
+)
+def test_weights_that_pure_bf16_cannot_move_are_said(precision, optimizer, is_said):
+    job = make_job(precision=precision, optimizer=optimizer)
+    words = words_of(replace(job, optimizer=OptimizerSpec(learning_rate=2e-5)))["optimizer"]
+    assert ("in pure bf16 no weight above 0.01 moves" in words) == is_said
+    stays, moves = torch.tensor([0.0103, 0.005], dtype=torch.bfloat16)
+    assert stays - 2e-5 == stays
+    assert moves - 2e-5 != moves
 
 
 def test_full_weights_that_go_on_are_those_of_the_checkpoint():

@@ -12,7 +12,7 @@ from shardwise.train.job import CheckpointSpec, OptimizerSpec, ValidationSpec
 from shardwise.train.validation import Validation, ValidationState
 from train.models import MIXTRAL, make_job
 from train.representatives import representatives
-from train.tuning import BYTES, watched, write_rows
+from train.tuning import BYTES, looks_twice, watched, write_rows
 
 LAYOUTS = {
     "fsdp": (2, {"dp_shard": 2}, ()),
@@ -103,6 +103,13 @@ def test_dropout_is_off(worlds, data, tmp_path):
     losses, seen, _ = worlds[1].run(watched, job)[0]
     assert seen[0] == seen[1]
     assert losses[0] != losses[1]
+
+
+def test_dropout_before_adapters_is_off(worlds, data):
+    recipe = {"adapter": "lora", "lora_targets": "all-linear", "lora_dropout_fraction": 0.5}
+    job = replace(job_of(data, num_steps=2, **recipe), optimizer=OptimizerSpec(learning_rate=0.1))
+    first, second = worlds[1].run(looks_twice, job)[0]
+    assert first == second
 
 
 def test_a_part_of_the_data_can_be_held_out(worlds, data):

@@ -56,3 +56,10 @@ def watched(job: Job) -> tuple[list[float], list[float], list[str]]:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     last = max((line["step"] for line in lines), default=0)
     return [r.loss for r in records], found, [line["text"] for line in lines if line["step"] == last]
+
+
+def looks_twice(job: Job) -> tuple[float, float]:
+    """Losses of two validations in a row of what the job has trained."""
+    validator = run_job(job, device=CPU)[0].validator
+    assert validator is not None, "the job does not validate"
+    return validator.run(1).loss, validator.run(2).loss

@@ -42,11 +42,12 @@ def test_llama_405b_follows_from_its_reported_rate_within_a_fiftieth():
 
 
 def test_deepseek_v3_follows_from_the_default_mfu():
-    """14.8T tokens through 37.6B parameters and attention over 4,096: 39 % of the 16-bit peak with its restarts. The
-    report says that nothing was rolled back, so it lost less than the tenth that whole runs of its size publish."""
+    """14.8T tokens through 37.6B parameters and attention over 4,096: 39 % of the 16-bit peak with its restarts, in 8
+    bits, where the middle of published runs on Hopper is 38 % without them. The report says that nothing was rolled
+    back, so it lost less than the tenth that whole runs of its size publish."""
     row = ROWS["COST-023", "GPU-hours"]
     assert row.is_default
-    assert row.signed_error_fraction == pytest.approx(0.085, abs=0.005)
+    assert row.signed_error_fraction == pytest.approx(0.142, abs=0.005)
 
 
 def test_a_run_far_below_the_usual_rate_is_outside_its_band_and_says_what_it_implies():
@@ -55,7 +56,9 @@ def test_a_run_far_below_the_usual_rate_is_outside_its_band_and_says_what_it_imp
     assert not row.is_in_band
     assert row.signed_error_fraction < -0.8
     assert row.implied_mfu_fraction == pytest.approx(0.05, abs=0.003)
-    assert "taught by logits" in row.note
+    assert "taught by logits" in row.gap
+    assert not row.is_blind
+    assert not row.is_step
 
 
 def test_the_rate_a_source_prints_goes_before_the_default():
@@ -70,7 +73,7 @@ def test_the_rate_a_source_prints_goes_before_the_default():
 
 
 def test_a_stated_set_up_goes_before_the_default():
-    """Pythia as its files say, fully recomputed with FlashAttention-1; 40 % MFU is 60 to 17 % short."""
+    """Pythia and StarCoder as their files say, recomputed or not, with FlashAttention-1, before Megatron overlapped."""
     facts = cost_facts()
     rows = [row for row in REPORT.rows if row.is_of_setup]
     assert {row.id for row in rows} == {bill for bill, one in facts.items() if one.setup}
@@ -86,15 +89,17 @@ def test_hours_that_the_table_computed_from_days_are_not_divided_again():
 
 
 def test_four_in_five_figures_are_inside_and_no_row_is_dropped_silently():
-    """56 of 63, and 22 of the 29 that are predicted blind (2026-11-30); without BLOOM's hours, which a band that was
-    widened with them in view took in."""
+    """56 of 63, and 21 of the 26 that are predicted blind (2026-11-30), 15 % off in the middle; without BLOOM's hours,
+    which a band that was widened with them in view took in."""
     inside = [row.is_in_band for row in REPORT.rows if (row.id, row.quantity) != ("COST-046", "GPU-hours")]
     assert len(inside) >= 63
     assert mean(inside) >= 0.86
     blind = [row for row in REPORT.rows if row.is_blind]
-    assert len(blind) >= 29
+    assert len(blind) >= 26
     assert mean(row.is_in_band for row in blind) >= 0.75
-    assert median(row.signed_error_fraction for row in blind) > -0.16
+    assert median(row.signed_error_fraction for row in blind) > -0.15
+    assert median(abs(row.signed_error_fraction) for row in blind) < 0.155
+    assert [row.id for row in REPORT.rows if row.gap] == ["COST-013", "COST-014"]
     assert all(row.is_in_band for row in REPORT.rows if row.is_step)
     assert {row.id for row in REPORT.rows} | {row.id for row in REPORT.unused} == {row.id for row in read_rows("cost")}
     assert all(row.reason for row in REPORT.unused)

@@ -50,6 +50,8 @@ class PredictAnswer(Answer):
 
     plan: Plan
     prediction: Prediction
+    assumed: frozenset[str] = frozenset()
+    """The fields of the question that nobody gave, which its text marks with a star."""
 
     @property
     def fits(self) -> bool:
@@ -80,7 +82,7 @@ class PredictAnswer(Answer):
         """Return the text that ``shardwise predict`` prints."""
         from shardwise.render.text_prediction import prediction_text
 
-        return prediction_text(plan=self.plan, prediction=self.prediction)
+        return prediction_text(plan=self.plan, prediction=self.prediction, assumed=self.assumed)
 
     def to_dict(self) -> dict[str, object]:
         """Return the prediction as an object of the schema ``shardwise.prediction/1``."""
@@ -100,6 +102,8 @@ class PlanAnswer(Answer):
     """The recommended plan, and the others in order of preference."""
 
     result: "SearchResult"
+    assumed: frozenset[str] = frozenset()
+    """The fields of the question that nobody gave, which its text marks with a star."""
 
     @property
     def plans(self) -> "tuple[RankedPlan, ...]":
@@ -130,7 +134,7 @@ class PlanAnswer(Answer):
         """Return the first screen that ``shardwise plan`` prints."""
         from shardwise.ask.found import search_screen
 
-        return search_screen(self.result)
+        return search_screen(self.result, assumed=self.assumed)
 
     def to_dict(self) -> dict[str, object]:
         """Return the result of the search as an object of the schema ``shardwise.search/1``."""
@@ -155,6 +159,8 @@ class ExplainAnswer(Answer):
     """Why a plan fits or not, what dominates, and changes that were each predicted again."""
 
     explanation: "Explanation"
+    assumed: frozenset[str] = frozenset()
+    """The fields of the question that nobody gave, which its text marks with a star."""
 
     @property
     def plan(self) -> Plan:
@@ -173,14 +179,21 @@ class ExplainAnswer(Answer):
 
     @property
     def changes(self) -> "tuple[VerifiedChange, ...]":
-        """The changes that would help, the smallest first, each with its own prediction."""
+        """The changes that would help, each with its own prediction: the smallest first that makes the plan fit, the
+        largest gain first of a plan that fits.
+        """
         return self.explanation.changes
+
+    @property
+    def best(self) -> "VerifiedChange | None":
+        """What ``plan`` recommends for the same question; ``None`` where nothing fits."""
+        return self.explanation.best
 
     def text(self) -> str:
         """Return the text that ``shardwise explain`` prints."""
         from shardwise.render.text_explanation import explanation_text
 
-        return explanation_text(self.explanation)
+        return explanation_text(self.explanation, assumed=self.assumed)
 
     def to_dict(self) -> dict[str, object]:
         """Return the explanation as an object of the schema ``shardwise.explanation/1``."""

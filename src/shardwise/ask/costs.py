@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from shardwise.ask.answers import CostAnswer
 from shardwise.ask.plans import (
+    QUESTION,
     ClusterSource,
     asked_plan,
     checked_prediction,
@@ -22,14 +23,12 @@ from shardwise.families import read_model
 from shardwise.plan import Plan
 from shardwise.plan_file import PlanSource
 from shardwise.predict.cost import TOKENS_FIX, CostRequest, estimate_cost, predict_cost, require_figures
-from shardwise.prediction import Throughput
-from shardwise.recipe import ASKED
+from shardwise.prediction import Fit, Throughput
 from shardwise.render.layout_words import layout_words
 from shardwise.render.run_cost import RunCost
 from shardwise.search import SearchBounds
 
-ASSUMED_FIELDS = frozenset((*ASKED, "global_batch_size", "engine"))
-"""Fields of a question that is a model on hardware, which the plan recommended there answers."""
+NOTHING_FITS = "no plan of this model fits this hardware, so an MFU is assumed"
 
 
 def cost(
@@ -85,11 +84,12 @@ def cost(
     planned = _recommended(named, hardware, tokens=tokens, seq_len=seq_len) if mfu is None else None
     if isinstance(planned, Plan):
         run = _cost_of_plan(planned, price, goodput=goodput, origin=_origin(planned))
-        return CostAnswer(run=replace(run, assumed=ASSUMED_FIELDS - ({"seq_len"} if seq_len else set())))
+        return CostAnswer(run=replace(run, assumed=QUESTION - ({"seq_len"} if seq_len else set())))
     found = estimate_cost(request)
     if planned is not None:
         found = replace(found, assumptions=(planned, *found.assumptions))
-    return CostAnswer(run=RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=found))
+    fit: Fit = "does not fit" if planned == NOTHING_FITS else "fits"
+    return CostAnswer(run=RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=found, fit=fit))
 
 
 def _recommended(model: PlanSource, cluster: ClusterSource, *, tokens: float, seq_len: int | None) -> Plan | str:
@@ -103,7 +103,7 @@ def _recommended(model: PlanSource, cluster: ClusterSource, *, tokens: float, se
         if isinstance(error, ModelError):
             raise
         return f"no plan was searched ({error.message}), so an MFU is assumed"
-    return found[0].plan if found else "no plan of this model fits this hardware, so an MFU is assumed"
+    return found[0].plan if found else NOTHING_FITS
 
 
 def _utilisation_words(throughput: Throughput) -> str:

@@ -25,9 +25,7 @@ def no_plan(result: SearchResult) -> NoPlanError:
     return NoPlanError(f"there is no plan: {because.rstrip('.')}", code="search-no-plan", fix=fix)
 
 
-def search_screen(result: SearchResult) -> str:
+def search_screen(result: SearchResult, *, assumed: frozenset[str] = frozenset()) -> str:
     """The first screen of a search."""
-    chosen = shortlist(result)
-    if chosen is not None:
-        return plan_screen(chosen, ScreenContext())
-    return no_plan_screen(result, ScreenContext())
+    chosen, context = shortlist(result), ScreenContext(assumed=assumed)
+    return no_plan_screen(result, context) if chosen is None else plan_screen(chosen, context)

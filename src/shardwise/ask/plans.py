@@ -1,7 +1,7 @@
 """The plan a question is about: a plan, its file, a file of another tool, or a model and a cluster with fields."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
@@ -27,13 +27,15 @@ from shardwise.plan_file.values import is_number, refuse_unknown_key, shown
 from shardwise.predict import predict
 from shardwise.predict.calibrated_cluster import calibrated_cluster
 from shardwise.prediction import Prediction
-from shardwise.recipe import DEFAULT_SEQ_LEN, Recipe
+from shardwise.recipe import ASKED, DEFAULT_SEQ_LEN, Recipe
 from shardwise.render.json_text import json_text
 from shardwise.rules import require_valid
 
 ClusterSource = str | Path | Mapping[str, object]
 Fields = Mapping[str, object]
 """Values by the names that fields of a recipe and a layout have, and ``engine``."""
+QUESTION = frozenset((*ASKED, "global_batch_size", "engine"))
+"""Fields of a question about a model on a cluster that may be left open."""
 PLAN_SUFFIXES = (".json", *YAML_SUFFIXES)
 TEXT_SUFFIXES = (*PLAN_SUFFIXES, ".toml", ".py", ".sh", ".sbatch", ".slurm", ".md", ".txt", ".log")
 """Endings that a file has and no model."""
@@ -191,6 +193,14 @@ def asked_plan(source: Plan | PlanSource, cluster: ClusterSource | None, fields:
     plan = plan_of(source, cluster, fields)
     require_read((*RECIPE_ROWS, *ANSWER_ROWS), argparse.Namespace(**fields), plan, is_python=True)
     return plan
+
+
+def assumed_fields(source: object, cluster: object, given: Iterable[str], plan: Plan) -> frozenset[str]:
+    """Fields of the question that nobody gave: of a model on a cluster all of them, of a plan its batch alone."""
+    names = {"global_batch_size"} if plan.recipe.global_batch_size is None else set[str]()
+    if cluster is not None and not foreign_files(source, cluster):
+        names |= QUESTION
+    return frozenset(names.difference(given))
 
 
 def parts_of(fields: Fields) -> dict[str, object]:

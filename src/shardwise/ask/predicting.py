@@ -8,6 +8,7 @@ from shardwise.ask.plans import (
     STANDARD_INPUT,
     ClusterSource,
     asked_plan,
+    assumed_fields,
     calibrated,
     checked_prediction,
     plan_of,
@@ -42,7 +43,8 @@ def predict(
         ShardwiseError: with a message, a code and a fix, as the command line refuses.
     """
     plan = calibrated(asked_plan(source, cluster, fields), calibration)
-    return PredictAnswer(plan=plan, prediction=checked_prediction(plan))
+    assumed = assumed_fields(source, cluster, fields, plan)
+    return PredictAnswer(plan=plan, prediction=checked_prediction(plan), assumed=assumed)
 
 
 def explain(
@@ -61,7 +63,8 @@ def explain(
     Raises:
         ShardwiseError: with a message, a code and a fix, as the command line refuses.
     """
-    return ExplainAnswer(explanation=explained(asked_plan(source, cluster, fields)))
+    plan = asked_plan(source, cluster, fields)
+    return ExplainAnswer(explanation=explained(plan), assumed=assumed_fields(source, cluster, fields, plan))
 
 
 def _require_readable(source: object) -> None:

@@ -7,7 +7,15 @@ from typing import Any, get_args
 
 from shardwise.ask.answers import PlanAnswer
 from shardwise.ask.bounded_fields import BOUNDED
-from shardwise.ask.plans import ClusterSource, asked_plan, calibrated, finite_numbers, plain_counts, priced
+from shardwise.ask.plans import (
+    ClusterSource,
+    asked_plan,
+    assumed_fields,
+    calibrated,
+    finite_numbers,
+    plain_counts,
+    priced,
+)
 from shardwise.collector import paused_collector
 from shardwise.errors import UsageError
 from shardwise.fields import Field, plan_fields
@@ -71,9 +79,11 @@ def plan(
         recipe["precision"] = _values(recipe["precision"])[0]
     question = priced(asked_plan(model, cluster, recipe), price)
     question = with_token_batch(calibrated(question, calibration), global_batch_tokens, max_gpus=bounds.max_gpus)
+    given = {*fields, *(["global_batch_size"] if global_batch_tokens is not None else [])}
+    assumed = assumed_fields(model, cluster, given, question)
     with paused_collector():
         result = search_plan(question, bounds, objective)
-    return PlanAnswer(result=result)
+    return PlanAnswer(result=result, assumed=assumed)
 
 
 def _require_objective(objective: object) -> None:

@@ -1,9 +1,10 @@
 """Say why a plan fits or not, what dominates its memory and time, and which changes help.
 
-With a PLAN, or MODEL and CLUSTER with a layout, every change is predicted again before it is shown; the exit code is 3
-when the plan does not fit. `explain strategy MODEL CLUSTER`, or MODEL and CLUSTER without a layout, compare strategies:
-a practical checklist answered with this model's numbers, when data parallelism is enough, when to shard states, when to
-add tensor or pipeline parallelism, and common sentences about sharding, each tested by predictions.
+With a PLAN, or MODEL and CLUSTER with a layout, the plan that `plan` recommends for the same question comes first, and
+then the change that gains most; every change is predicted again before it is shown. The exit code is 3 when the plan
+does not fit. `explain strategy MODEL CLUSTER`, or MODEL and CLUSTER without a layout, compare strategies: a practical
+checklist answered with this model's numbers, when data parallelism is enough, when to shard states, when to add tensor
+or pipeline parallelism, and common sentences about sharding, each tested by predictions.
 
 --oom and --allocation-bytes name the tensor behind an out-of-memory error; the plan that was running makes the answer
 sharper but may be left out. --record reads what was recorded instead: a run folder, the record of `trace`, or a memory

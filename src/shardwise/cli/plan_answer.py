@@ -114,17 +114,18 @@ def screen_context(
 
 def assumed_fields(arguments: argparse.Namespace, question: "Plan", assumptions: Sequence[str] = ()) -> frozenset[str]:
     """Fields of the question that neither an option nor a plan file gave."""
-    from shardwise.ask.plans import stands_alone
+    from shardwise.ask.plans import QUESTION, stands_alone
 
     said = {sentence.partition("=")[0] for sentence in assumptions}
     names = {name for name in ASKED if name in said}
     is_model = arguments.cluster is not None or vars(arguments).get("gpu_types") is not None
     if is_model and not stands_alone(arguments.source, arguments.cluster, vars(arguments).get("others", ())):
-        names.update(name for name in ASKED if name not in given_recipe(arguments))
-        names.update(["engine"] if arguments.engine is None else [])
+        names.update(QUESTION.difference(given_recipe(arguments), ["engine"] if arguments.engine else []))
     is_given = arguments.global_batch_size is not None or vars(arguments).get("global_batch_tokens") is not None
     if question.recipe.global_batch_size is None or (is_model and not is_given):
         names.add("global_batch_size")
+    elif is_given:
+        names.discard("global_batch_size")
     return frozenset(names)
 
 

@@ -11,6 +11,7 @@ that pipes any number of lines, one included, writes --jsonl.
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -152,9 +153,34 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
         from shardwise.render.text_prediction import prediction_text
 
         assumed = assumed_fields(arguments, plan)
-        text = prediction_text(plan=plan, prediction=prediction, exposed=exposed, assumed=assumed, style=stdout_style())
+        text = prediction_text(
+            plan=plan,
+            prediction=prediction,
+            exposed=exposed,
+            commands=_next_commands(arguments, fits=prediction.fits),
+            assumed=assumed,
+            style=stdout_style(),
+        )
         write_line(text)
     return EXIT_OK if prediction.fits else EXIT_DOES_NOT_FIT
+
+
+def _next_commands(arguments: argparse.Namespace, *, fits: bool) -> tuple[str, ...]:
+    """The plan explained; then the step of one that fits drawn, and in place of another a plan that may fit.
+
+    None where standard input or a file to write is part of what was typed.
+    """
+    if arguments.source == STANDARD_INPUT or arguments.svg or arguments.html or arguments.has_exposed:
+        return ()
+    command = shlex.join(("shardwise", *arguments.typed_words))
+    explained, drawn, planned = (
+        command.replace(" predict ", f" {name} ", 1) for name in ("explain", "timeline", "plan")
+    )
+    if fits:
+        return explained, f"{drawn} --html step.html"
+    from shardwise.render.retyped import searched
+
+    return explained, searched(planned)
 
 
 def _answer_lines(plans: "Iterable[tuple[int, Plan | ShardwiseError]]", arguments: argparse.Namespace) -> int:

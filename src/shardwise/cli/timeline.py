@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_line(json_line(trace_object(plan=plan, timeline=timeline)))
     else:
+        from shardwise.ask.plans import checked_prediction
         from shardwise.cli.plan_answer import assumed_fields
         from shardwise.predict import exposed_communication
         from shardwise.render.text_timeline import timeline_text
@@ -67,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         text = timeline_text(
             plan=plan,
             timeline=timeline,
+            prediction=checked_prediction(plan),
             exposed=exposed,
             command=command,
             assumed=assumed_fields(arguments, plan),

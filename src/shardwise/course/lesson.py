@@ -15,8 +15,6 @@ class Column:
 
     name: str
     unit: Unit = ""
-    is_narrow: bool = False
-    """Whether the heading breaks at its commas so that the numbers need not break."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from shardwise.course.lesson import LessonTable
-from shardwise.course.render.text_lesson import table_parts
+from shardwise.course.render.text_table import table_parts
 from shardwise.render.terminal import TextStyle, page_text
 
 __all__ = ["picture", "show"]
@@ -15,7 +15,7 @@ COLUMNS = 100
 
 def show(table: LessonTable) -> None:
     """Print a table of a lesson."""
-    sys.stdout.write(page_text(table_parts(table), style=TextStyle(width=COLUMNS)))
+    sys.stdout.write(page_text(table_parts(table, width=COLUMNS), style=TextStyle(width=COLUMNS)))
 
 
 def picture(name: str, svg: str) -> None:

@@ -1,10 +1,10 @@
-"""Edits that were tried: checked against the rules and predicted again, smallest first."""
+"""Edits that were tried: checked against the rules and predicted again, in the order in which they are worth trying."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from shardwise.explain.edits import HARDWARE, TRAINING, Edit, faster_edits, host_edits, smaller_edits
-from shardwise.explain.records import VerifiedChange
+from shardwise.explain.records import FASTER_RATIO, VerifiedChange
 from shardwise.explain.state_counts import is_counted_by_the_textbook
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -15,12 +15,13 @@ from shardwise.rules import Changes, find_errors
 from shardwise.rules.changes import merge
 from shardwise.units import Bytes
 
-__all__ = ["Predictions", "faster_changes", "smallest_changes", "verify", "verify_edits"]
+__all__ = ["Predictions", "beside", "faster_changes", "smallest_changes", "verify", "verify_edits"]
 
 MAX_CHANGES = 8
-FASTER_RATIO = 0.99
-"""A change has to win a per cent to be worth a line."""
 MAX_COMBINED = 3
+
+SHARDING = ("zero_stage", "dp_replicate", "dp_shard")
+"""Fields by which the states are divided over more or fewer ranks."""
 
 Predictions = dict[tuple[Layout, Recipe], Prediction]
 """Predictions of edited plans by layout and recipe. Whoever tries edits of one plan several times passes the same ones,
@@ -51,13 +52,34 @@ def smallest_changes(
 
 
 def faster_changes(
-    plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES, made: Predictions | None = None
+    plan: Plan,
+    prediction: Prediction,
+    *,
+    limit: int = MAX_CHANGES,
+    made: Predictions | None = None,
+    also: Iterable[Edit] = (),
 ) -> tuple[VerifiedChange, ...]:
-    """Changes that make the step of a plan that fits safely shorter, and still fit: those that fit safely first, and of
-    those the largest gain of each effort."""
-    tried = verify_edits(faster_edits(plan), plan=plan, prediction=prediction, made=made)
+    """Changes that make the step of a plan that fits safely shorter, and still fit: those that fit safely first, other
+    numerics behind those that train the same, and of each the largest gain first.
+
+    Args:
+        plan: what is changed.
+        prediction: of the plan.
+        limit: changes that are returned at most; of those that turn the same knob the fastest alone is.
+        made: predictions to share.
+        also: edits that are tried besides.
+    """
+    tried = verify_edits(chain(faster_edits(plan), also), plan=plan, prediction=prediction, made=made)
     winning = [change for change in tried if change.fits and change.step_ratio < FASTER_RATIO]
-    return tuple(sorted(winning, key=lambda change: (change.is_borderline, *_by_effort(change)))[:limit])
+    winning.sort(key=lambda change: (change.is_borderline, change.effort >= TRAINING, change.step_ratio))
+    knobs = {_knob(change): change for change in reversed(winning)}
+    return tuple(change for change in winning if knobs[_knob(change)] is change)[:limit]
+
+
+def _knob(change: VerifiedChange) -> tuple[str, bool]:
+    """The field that a change is about, which its edit names first, and whether the changed plan is at the edge."""
+    name = change.changes[0][0]
+    return SHARDING[0] if name in SHARDING else name, change.is_borderline
 
 
 def verify_edits(
@@ -76,7 +98,7 @@ def verify_edits(
         seen.add(key)
         if key not in made:
             made[key] = predict(edit.plan)
-        yield _beside(edit, made[key], prediction)
+        yield beside(edit, made[key], prediction)
 
 
 def _is_counted(plan: Plan, edited: Plan) -> bool:
@@ -85,10 +107,11 @@ def _is_counted(plan: Plan, edited: Plan) -> bool:
 
 def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:
     """An edit with the prediction of the edited plan beside that of the original plan."""
-    return _beside(edit, predict(edit.plan), prediction)
+    return beside(edit, predict(edit.plan), prediction)
 
 
-def _beside(edit: Edit, predicted: Prediction, prediction: Prediction) -> VerifiedChange:
+def beside(edit: Edit, predicted: Prediction, prediction: Prediction) -> VerifiedChange:
+    """An edit whose plan was predicted already, with that prediction beside the original plan's."""
     return VerifiedChange(
         changes=edit.changes,
         cost=edit.cost,
@@ -145,7 +168,7 @@ def _combine(plan: Plan, prediction: Prediction, made: Predictions, *, below: in
         return ()
     costs = "; ".join(dict.fromkeys(change.cost for change in added))
     edit = Edit(changes=changes, cost=costs, effort=max(change.effort for change in added), plan=current)
-    return (_beside(edit, now, prediction),)
+    return (beside(edit, now, prediction),)
 
 
 def _most_relief(saving: Iterable[VerifiedChange], prediction: Prediction) -> VerifiedChange:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 
 from shardwise.explain.changes import Predictions, verify_edits
@@ -28,7 +29,7 @@ from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.search.uneven_stages import head_blocks, uneven_stages
 from shardwise.units import format_gib, format_seconds
 
-__all__ = ["choice_findings"]
+__all__ = ["choice_edits", "choice_findings"]
 
 LEAST_GAIN_FRACTION = 0.05
 """A choice is questioned where the step without it is this much shorter: predictions of one plan and its neighbour
@@ -54,6 +55,11 @@ class Choice:
     """What it costs."""
     edits: Callable[[Plan], Edits]
     """Plans without it or with less of it, those without it first."""
+
+
+def choice_edits(plan: Plan) -> Edits:
+    """Edits that take back what the plan does."""
+    return chain.from_iterable(choice.edits(plan) for choice in CHOICES if choice.words(plan))
 
 
 def choice_findings(plan: Plan, prediction: Prediction, *, made: Predictions | None = None) -> tuple[Finding, ...]:

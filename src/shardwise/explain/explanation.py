@@ -1,8 +1,9 @@
 """Everything there is to say about one plan: verdict, memory, time, traps, world sizes, and what to change."""
 
+from shardwise.explain.best_plan import best_plan
 from shardwise.explain.cautions import cautions
 from shardwise.explain.changes import Predictions, faster_changes, smallest_changes
-from shardwise.explain.choices import choice_findings
+from shardwise.explain.choices import choice_edits, choice_findings
 from shardwise.explain.conventions import seed_differences
 from shardwise.explain.host import host_shortage
 from shardwise.explain.memory_findings import memory_findings
@@ -31,7 +32,7 @@ def explain(plan: Plan) -> Explanation:
     made: Predictions = {}
     enough = None
     if prediction.fits and not prediction.memory.is_borderline:
-        changes = faster_changes(plan, prediction, made=made)
+        changes = faster_changes(plan, prediction, made=made, also=choice_edits(plan))
     else:
         enough = smallest_world(plan, prediction)
         changes = (
@@ -47,7 +48,8 @@ def explain(plan: Plan) -> Explanation:
         *choice_findings(plan, prediction, made=made),
         *(seed_differences(plan) if plan.recipe.convention == "seed" else ()),
     )
-    return Explanation(plan=plan, prediction=prediction, findings=findings, changes=changes)
+    best = best_plan(plan, prediction)
+    return Explanation(plan=plan, prediction=prediction, findings=findings, changes=changes, best=best)
 
 
 def _verdict(plan: Plan, prediction: Prediction) -> Finding:

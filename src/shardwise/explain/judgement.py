@@ -6,56 +6,36 @@ of counting FLOP and one peak, and says what the tokens per second and our own M
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import log
 from typing import Literal
 
 from shardwise.cluster import Gpu
+from shardwise.explain.likely_causes import LikelyCause, likely_causes
 from shardwise.explain.records import Finding
 from shardwise.explain.utilisation import IMPLAUSIBLE_FRACTION, SPARSITY_RATIO, explain_utilisation
 from shardwise.formulas.flop_counts import six_n_flop_per_token
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
-from shardwise.predict import predict
 from shardwise.predict.cost import training_peak
 from shardwise.predict.model_flop import model_flop_per_token
 from shardwise.prediction import Prediction
-from shardwise.rules import Changes, apply_changes, describe_changes, find_errors
 from shardwise.units import Flop, FlopPerSecond
 from shardwise.validate.records import TimedRun
 from shardwise.validate.shipped_runs import timed_runs
 
-__all__ = ["BestRun", "Judgement", "LikelyCause", "RateReading", "ReportedUnit", "judge_rate", "judge_without_model"]
+__all__ = ["BestRun", "Judgement", "RateReading", "ReportedUnit", "judge_rate", "judge_without_model"]
 
 ReportedUnit = Literal["tokens_per_s", "flop_per_s", "mfu_fraction", "step_s"]
 """Tokens per second and FLOP per second are those of one GPU."""
 
 SAME_PEAK_FRACTION = 0.02
-NEAR_SIZE_RATIO = 4.0
-"""Published runs of models up to four times larger or smaller are comparable in MFU."""
+NEAR_SIZE_RATIO = 1.5
+"""A published run of a model that is up to so many times larger or smaller is of the same kind."""
+NEAR_LENGTH_RATIO = 2.0
+"""As are sequences up to so many times longer or shorter: attention and its share of the FLOP grow with them."""
 SLOW_RATIO = 0.5
 """Below this share of the prediction another convention explains a figure better than a slow run."""
-NEAR_FRACTION = 0.05
-"""A rate this near the prediction needs no cause."""
-LEAST_EFFECT_FRACTION = 0.02
-"""A cause that moves the rate by less explains nothing."""
 RECOMPUTED_RATIO = 4 / 3
 """FLOP with every forward pass counted twice, over those of the model: 8 N over 6 N."""
-CAUSES: tuple[tuple[Changes, str], ...] = (
-    ((("compile", False),), "the blocks are not compiled"),
-    ((("recompute", "full"),), "everything is recomputed"),
-    ((("recompute", "none"),), "nothing is recomputed"),
-    ((("attention", "eager"),), "attention writes out its scores"),
-    ((("attention_kernel", "fa2"),), "attention runs FlashAttention-2"),
-    ((("blocking_launches", True),), "every kernel waits for the host (CUDA_LAUNCH_BLOCKING=1)"),
-    ((("precision", "fp32"),), "the products run in fp32 or TF32"),
-    ((("precision", "bf16"),), "everything is held in bf16"),
-    ((("precision", "fp8-mixed"),), "the products run in 8 bits"),
-    ((("micro_batch_size", 1),), "a GPU runs one sequence at a time"),
-    ((("zero_stage", 3), ("reshard_after_forward", True)), "parameters are gathered twice in a step"),
-    ((("offload", "optimizer"),), "the optimizer runs on the host"),
-    ((("adapter", "lora"),), "only adapters are trained"),
-)
-"""Settings that people leave wrong or unsaid, each of which is predicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,23 +60,12 @@ class RateReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LikelyCause:
-    """A setting that would move the prediction towards the report."""
-
-    setting: str
-    words: str
-    tokens_per_s_per_gpu: float
-    """Predicted with this setting and nothing else changed."""
-    left_ratio: float
-    """Reported over predicted rate with this setting."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BestRun:
-    """The published run with the highest MFU on the same peak, of the same kind and a comparable size."""
+    """The published run with the highest MFU on the same peak, of the same kind, size and length of sequences."""
 
     id: str
     model: str
+    seq_len: int
     num_gpus: int
     gpu: str
     engine: str
@@ -122,7 +91,7 @@ class Judgement:
     plan: Plan | None = None
     prediction: Prediction | None = None
     causes: tuple[LikelyCause, ...] = ()
-    """The cause that comes nearest to the report first; none within 5 % of the predicted rate."""
+    """In the order in which an engineer checks them; none within 5 % of the predicted rate."""
     best: BestRun | None = None
 
     @property
@@ -172,7 +141,7 @@ def judge_rate(*, plan: Plan, prediction: Prediction, unit: ReportedUnit, amount
         plan=plan,
         prediction=prediction,
         best=_best_run(plan, peak),
-        causes=_causes(plan, prediction, likely.tokens_per_s_per_gpu),
+        causes=likely_causes(plan, prediction, likely.tokens_per_s_per_gpu),
     )
 
 
@@ -235,31 +204,6 @@ def _unlikeliness(reading: RateReading, prediction: Prediction) -> tuple[bool, b
     return not reading.is_possible, is_too_fast, is_too_slow, reading.divided_by == "sparse"
 
 
-def _causes(plan: Plan, prediction: Prediction, tokens_per_s_per_gpu: float) -> tuple[LikelyCause, ...]:
-    """Settings that bring the prediction nearer to a rate, the one that comes nearest first."""
-    predicted = prediction.throughput.tokens_per_s_per_gpu
-    gap = abs(log(tokens_per_s_per_gpu / predicted))
-    if gap < NEAR_FRACTION:
-        return ()
-    found: list[tuple[float, LikelyCause]] = []
-    for changes, words in CAUSES:
-        changed = apply_changes(plan, changes)
-        if changed == plan or find_errors(changed):
-            continue
-        rate = predict(changed).throughput.tokens_per_s_per_gpu
-        left = abs(log(tokens_per_s_per_gpu / rate))
-        if left < gap - LEAST_EFFECT_FRACTION:
-            setting = describe_changes(changes).removeprefix("set ")
-            cause = LikelyCause(
-                setting=setting,
-                words=words,
-                tokens_per_s_per_gpu=rate,
-                left_ratio=tokens_per_s_per_gpu / rate,
-            )
-            found.append((left, cause))
-    return tuple(cause for _, cause in sorted(found, key=lambda entry: entry[0]))
-
-
 def _best_run(plan: Plan, peak: FlopPerSecond) -> BestRun | None:
     """The published run of a comparable model on the same peak with the highest MFU; ``None`` where there is none."""
     alike = [run for run in timed_runs().runs if _is_comparable(run, plan, peak)]
@@ -270,6 +214,7 @@ def _best_run(plan: Plan, peak: FlopPerSecond) -> BestRun | None:
     return BestRun(
         id=best.id,
         model=ran.model.name,
+        seq_len=ran.recipe.seq_len,
         num_gpus=ran.layout.world_size,
         gpu=ran.cluster.gpu.name,
         engine=ran.engine,
@@ -281,7 +226,9 @@ def _best_run(plan: Plan, peak: FlopPerSecond) -> BestRun | None:
 
 
 def _is_comparable(run: TimedRun, plan: Plan, peak: FlopPerSecond) -> bool:
-    """Whether a run trains a model of this kind and size in products of this width on a part of this peak."""
+    """Whether a run trains a model of this kind and size, as long sequences, in products of this width on a part of
+    this peak.
+    """
     ran = run.plan
     other = ran.cluster.gpu.peak_flop_per_s("bf16") or 0.0
     size = ran.model.num_active_params / plan.model.num_active_params
@@ -289,10 +236,15 @@ def _is_comparable(run: TimedRun, plan: Plan, peak: FlopPerSecond) -> bool:
     return (
         abs(other / peak - 1) < SAME_PEAK_FRACTION
         and ran.model.is_moe == plan.model.is_moe
-        and 1 / NEAR_SIZE_RATIO <= size <= NEAR_SIZE_RATIO
+        and _is_within(size, NEAR_SIZE_RATIO)
+        and _is_within(ran.recipe.seq_len / plan.recipe.seq_len, NEAR_LENGTH_RATIO)
         and ran.recipe.adapter == plan.recipe.adapter
         and is_8_bit[0] == is_8_bit[1]
     )
+
+
+def _is_within(ratio: float, most: float) -> bool:
+    return 1 / most <= ratio <= most
 
 
 def _mfu(run: TimedRun, peak: FlopPerSecond) -> float:

@@ -3,10 +3,13 @@
 from dataclasses import replace
 
 from shardwise.explain.allocation import AllocationMatch, match_plan, match_shapes
+from shardwise.explain.changes import smallest_changes
 from shardwise.explain.oom_text import OomMessage, Size, parse_oom, parse_size
 from shardwise.explain.records import Finding, Quantity
+from shardwise.explain.told import Predicted
 from shardwise.plan import Plan
-from shardwise.predict.memory import predict_memory
+from shardwise.predict import predict
+from shardwise.prediction import FIT_VERBS, Prediction
 from shardwise.units import format_gib, format_percent
 
 __all__ = ["explain_allocation", "explain_out_of_memory"]
@@ -28,9 +31,9 @@ def explain_out_of_memory(text: str, *, plan: Plan | None = None) -> tuple[Findi
     message = parse_oom(text)
     return (
         _request(message),
+        *_against_plan(message, plan),
         *_accounting(message),
         *_matches(message.request, is_rounded_up=message.is_rounded_up, plan=plan),
-        *_against_plan(message, plan),
     )
 
 
@@ -205,24 +208,12 @@ def _no_match(size: Size, plan: Plan | None) -> Finding:
 
 
 def _against_plan(message: OomMessage, plan: Plan | None) -> tuple[Finding, ...]:
-    """Whether the prediction saw it coming, and whether the device is the plan's."""
-    if plan is None or message.allocated is None:
+    """What the plan is predicted to need beside what the message says, and whether the device is the plan's."""
+    if plan is None:
         return ()
-    memory = predict_memory(plan)
-    worst, allocated = memory.worst, message.allocated.num_bytes
-    found = [
-        Finding(
-            topic="out-of-memory",
-            claim=f"It failed with {message.allocated.text} in tensors and {message.request.text} more to come; the "
-            f"plan is predicted to reach {format_gib(worst.peak_allocated_bytes)} ({worst.peak_moment}).",
-            numbers=(
-                Quantity(name="at the failure", value=allocated + message.request.num_bytes, unit="bytes"),
-                Quantity(name="predicted peak", value=worst.peak_allocated_bytes, unit="bytes"),
-            ),
-            because="the message is about one moment; the predicted peak may lie later in the step",
-            suggestion="" if not memory.fits_device else "the prediction says it should fit: compare the settings",
-        )
-    ]
+    prediction = predict(plan)
+    memory = prediction.memory
+    found = [_need(message, plan, prediction)]
     capacity = message.capacity
     if capacity is not None and abs(capacity.num_bytes / memory.capacity_bytes - 1) > SAME_CAPACITY_FRACTION:
         found.append(
@@ -234,3 +225,40 @@ def _against_plan(message: OomMessage, plan: Plan | None) -> tuple[Finding, ...]
             )
         )
     return tuple(found)
+
+
+def _need(message: OomMessage, plan: Plan, prediction: Prediction) -> Finding:
+    """The plan's own need by the prediction, the log's figures of the same things, and what to change."""
+    memory, allocated, outside = prediction.memory, message.allocated, message.outside_allocator_bytes
+    told_by_plan = Predicted(plan=plan, prediction=prediction).told
+    numbers = [
+        told_by_plan("predicted need", "memory.needed_bytes", "bytes"),
+        told_by_plan("predicted peak in tensors", "memory.peak_allocated_bytes", "bytes"),
+    ]
+    logged = f"the message asks for {message.request.text}"
+    if allocated is not None:
+        logged = f"the message has {allocated.text} in tensors and asks for {message.request.text} more"
+        at_failure = allocated.num_bytes + message.request.num_bytes
+        numbers.append(Quantity(name="in tensors at the failure", value=at_failure, unit="bytes"))
+    if outside is not None:
+        numbers.append(told_by_plan("predicted framework", "memory.components_bytes.framework", "bytes"))
+        numbers.append(Quantity(name="outside the allocator at the failure", value=outside, unit="bytes"))
+    return Finding(
+        topic="out-of-memory",
+        claim=f"The plan {FIT_VERBS[memory.fit]} by prediction: it needs {format_gib(memory.needed_bytes)} of "
+        f"{format_gib(memory.capacity_bytes)} per GPU; {logged}.",
+        numbers=tuple(numbers),
+        because=f"the predicted peak is {memory.worst.peak_moment}; the message is about one moment, and the peak may "
+        "lie later in the step",
+        suggestion=_remedy(plan, prediction),
+    )
+
+
+def _remedy(plan: Plan, prediction: Prediction) -> str:
+    """The first change that is predicted to fit; of a plan that should have fitted, what to compare."""
+    if prediction.fit == "fits":
+        return "the prediction says that it fits: compare the settings, and other processes on the GPU, with the log's"
+    change = next((one for one in smallest_changes(plan, prediction) if one.fits), None)
+    if change is None:
+        return "no change of one field makes it fit: `shardwise plan` searches every layout"
+    return f"{change.edit} needs {format_gib(change.needed_bytes)} ({change.fit})"

@@ -11,7 +11,7 @@ from shardwise.rules import Changes
 from shardwise.rules.changes import changes_text
 from shardwise.units import Bytes, Seconds, format_count, format_gb, format_gib, format_seconds
 
-__all__ = ["Explanation", "Finding", "Quantity", "QuantityUnit", "Source", "Topic", "VerifiedChange"]
+__all__ = ["FASTER_RATIO", "Explanation", "Finding", "Quantity", "QuantityUnit", "Source", "Topic", "VerifiedChange"]
 
 Topic = Literal[
     "verdict",
@@ -29,6 +29,8 @@ Topic = Literal[
     "out-of-memory",
     "caution",
 ]
+FASTER_RATIO = 0.99
+"""A change has to win a per cent to be worth a line."""
 MAX_DIGITS = 1000
 """Numbers below it that are no whole ones have three digits: no prediction knows more."""
 QuantityUnit = Literal["bytes", "traffic_bytes", "s", "fraction", "count", "usd", "ratio", "flop_per_s", "bytes_per_s"]
@@ -126,7 +128,35 @@ class Explanation:
     prediction: Prediction
     findings: tuple[Finding, ...]
     changes: tuple[VerifiedChange, ...]
-    """Smallest first; each of them was predicted again."""
+    """Each was predicted again. The smallest comes first where the plan does not fit safely, else the largest gain."""
+    best: VerifiedChange | None = None
+    """What ``plan`` recommends for the same question, without changes where it is this plan; ``None`` where nothing
+    fits, and under the textbook convention."""
+
+    @property
+    def first_change(self) -> VerifiedChange | None:
+        """The change to try first: one that fits, where there is any."""
+        return next((change for change in self.changes if change.fits), next(iter(self.changes), None))
+
+    @property
+    def is_best_better(self) -> bool:
+        """Whether the recommended plan is another one, and faster or safer than the plan."""
+        best = self.best
+        return best is not None and best.changes != () and (best.step_ratio < FASTER_RATIO or not self.fits_safely)
+
+    @property
+    def fits_safely(self) -> bool:
+        """Whether the plan fits by the whole band of its memory."""
+        return self.prediction.fit == "fits"
+
+    @property
+    def advised(self) -> VerifiedChange | None:
+        """The recommended plan, unless one change that fits safely gains nearly as much."""
+        first, best = self.first_change, self.best
+        if best is None or not self.is_best_better:
+            return first
+        is_as_good = first is not None and first.fit == "fits" and first.step_ratio * FASTER_RATIO <= best.step_ratio
+        return first if is_as_good else best
 
 
 def _seconds_text(value: float) -> str:

@@ -6,7 +6,7 @@ from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.predict import exposed_communication
 from shardwise.prediction import CommunicationEntry, Prediction
-from shardwise.units import format_gb, format_percent, format_seconds
+from shardwise.units import format_band, format_gb, format_percent, format_seconds
 
 __all__ = ["TIME_MEANINGS", "time_findings"]
 
@@ -43,7 +43,7 @@ def _step(plan: Plan, prediction: Prediction) -> Finding:
     return Finding(
         topic="time",
         claim=f"One step of {plan.tokens_per_step:,} tokens takes {format_seconds(time.step_s)} "
-        f"({format_seconds(time.step_low_s)} to {format_seconds(time.step_high_s)}), "
+        f"({format_band(time.step_low_s, time.step_high_s, of_s=time.step_s)}), "
         f"{throughput.tokens_per_s_per_gpu:,.0f} tokens/s per GPU.",
         numbers=tuple(
             told(entry.component, prediction, f"time.components_s.{entry.component}", "s")

@@ -14,6 +14,7 @@ from shardwise.predict.cost_sensitivity import (
     goodput_spread,
     mfu_spread,
     price_spread,
+    published_mfu,
     sensitivities,
     step_time_spread,
     tuning_spread,
@@ -38,8 +39,6 @@ from shardwise.units import Dollars, FlopPerSecond
 TOKENS_FIX = "set tokens=1e12"
 LOWEST_SHARE = 0.001
 """Smallest MFU and goodput accepted: no run is slower, and smaller shares make years that no number holds."""
-TYPICAL_MFU_FRACTION = 0.40
-"""A well-tuned dense run in bf16: Llama 3 405B reports 0.38 to 0.43 (arXiv:2407.21783, table 4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ class CostRequest:
     gpu: Gpu
     num_gpus: int
     mfu_fraction: float | None = None
-    """The user's MFU; ``None`` takes ``TYPICAL_MFU_FRACTION`` and says how far published runs lie from it."""
+    """The user's MFU; ``None`` takes the middle of published runs on such parts and says how far others lie from it."""
     seq_len: int | None = None
     """Sequence length with which causal attention is counted too; ``None`` counts ``6 N``."""
     usd_per_gpu_hour: Dollars | None = None
@@ -76,15 +75,17 @@ def estimate_cost(request: CostRequest) -> CostPrediction:
         per_token = model_flop_per_token(request.model, seq_len=request.seq_len)
         convention = mfu_convention(request.model)
     dtype, peak = training_peak(request.gpu)
-    mfu_fraction = TYPICAL_MFU_FRACTION if request.mfu_fraction is None else request.mfu_fraction
+    published = published_mfu(request.gpu)
+    mfu_fraction = published.typical_fraction if request.mfu_fraction is None else request.mfu_fraction
     ideal_hours = run_cost.gpu_hours(
         total_flop=per_token * request.tokens, peak_flop_per_s=peak, mfu_fraction=mfu_fraction
     )
+    origin = f", the middle of {published.runs}" if request.mfu_fraction is None else ""
     sentence = (
-        f"MFU {mfu_fraction:.1%} of the dense {dtype} peak ({peak / 1e12:.0f} TFLOP/s) is assumed; "
+        f"MFU {mfu_fraction:.1%} of the dense {dtype} peak ({peak / 1e12:.0f} TFLOP/s) is assumed{origin}; "
         f"FLOP are counted as {convention}"
     )
-    spread = mfu_spread(mfu_fraction) if request.mfu_fraction is None else None
+    spread = mfu_spread(published) if request.mfu_fraction is None else None
     return _priced(request, ideal_hours, rate_spreads=(spread,), assumptions=(sentence,))
 
 
@@ -128,7 +129,7 @@ def _tuning(plan: Plan, throughput: Throughput) -> Spread | None:
     """The costs of the run between this plan, which nobody has run yet, and the speed that most people reach."""
     _, peak = training_peak(plan.cluster.gpu)
     flop_per_s = throughput.tokens_per_s_per_gpu * model_flop_per_token(plan.model, seq_len=plan.recipe.seq_len)
-    return tuning_spread(flop_per_s / peak)
+    return tuning_spread(flop_per_s / peak, published_mfu(plan.cluster.gpu))
 
 
 def running_cost(plan: Plan, throughput: Throughput) -> RunningCost | None:

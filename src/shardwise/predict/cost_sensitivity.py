@@ -2,15 +2,38 @@
 
 from dataclasses import dataclass
 
-from shardwise.cluster import Price
+from shardwise.cluster import Gpu, Price
 from shardwise.predict.goodput import Goodput, may_wait_for_hosts
 from shardwise.prediction import CostSensitivity, TimePrediction
-from shardwise.units import Dollars, format_percent, format_seconds, format_usd
+from shardwise.units import Dollars, format_band, format_percent, format_usd
 
-LOW_MFU_FRACTION = 0.28
-HIGH_MFU_FRACTION = 0.55
-"""The 10th and 90th percentile of the 308 published MFUs of ``benchmarks/published/tables/throughput.csv``, counted as
-ours are: causal attention once, over the 16-bit peak (median 0.42; 54 whose count is unknown as printed)."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MfuRange:
+    """The 10th, 50th and 90th percentile of published MFUs."""
+
+    arch: str
+    """Beginning of an architecture's name; empty for all parts together."""
+    low_fraction: float
+    typical_fraction: float
+    high_fraction: float
+    num_runs: int
+
+    @property
+    def runs(self) -> str:
+        """The runs, in words."""
+        return f"{self.num_runs} published runs" + (f" on {self.arch}" if self.arch else "")
+
+
+PUBLISHED_MFU = (
+    MfuRange(arch="Ampere", low_fraction=0.34, typical_fraction=0.48, high_fraction=0.58, num_runs=190),
+    MfuRange(arch="Hopper", low_fraction=0.22, typical_fraction=0.38, high_fraction=0.43, num_runs=103),
+    MfuRange(arch="", low_fraction=0.28, typical_fraction=0.42, high_fraction=0.55, num_runs=308),
+)
+"""The published MFUs of ``benchmarks/published/tables/throughput.csv``, counted as ours are: causal attention once,
+over the 16-bit peak (54 whose count is unknown as printed). Hopper has three times the peak of Ampere with 1.6 times
+the memory bandwidth and the same hosts, so that runs reach less of it. The last row is of all parts, and stands for
+those with fewer than 20 published."""
 NOT_A_MARKET_PRICE = ("user", "assumed")
 """Kinds of price that say nothing about what others pay."""
 
@@ -27,30 +50,36 @@ class Spread:
     """Whether it changes GPU-hours; false for a price, which changes dollars alone."""
 
 
-def mfu_spread(mfu_fraction: float) -> Spread:
+def published_mfu(gpu: Gpu) -> MfuRange:
+    """The MFUs of published runs on parts of the same architecture, else on all parts."""
+    return next(found for found in PUBLISHED_MFU if gpu.arch.startswith(found.arch))
+
+
+def mfu_spread(published: MfuRange) -> Spread:
     """Cost factors from the MFU that nine in ten published runs stay below to the one that nine in ten exceed."""
-    low, high = min(LOW_MFU_FRACTION, mfu_fraction), max(HIGH_MFU_FRACTION, mfu_fraction)
+    low, high = published.low_fraction, published.high_fraction
     return Spread(
         assumption="MFU",
-        basis=f"{format_percent(high)} to {format_percent(low)}, the middle four fifths of 308 published ones",
-        low_ratio=mfu_fraction / high,
-        high_ratio=mfu_fraction / low,
+        basis=f"{format_percent(high)} to {format_percent(low)}, the middle four fifths of {published.runs}",
+        low_ratio=published.typical_fraction / high,
+        high_ratio=published.typical_fraction / low,
     )
 
 
-def tuning_spread(mfu_fraction: float) -> Spread | None:
+def tuning_spread(mfu_fraction: float, published: MfuRange) -> Spread | None:
     """Cost factors from a recommended plan's MFU to the one that nine in ten published runs exceed.
 
     ``None`` where the plan's is no higher: published runs say nothing of what its tuning is worth.
     """
-    if mfu_fraction <= LOW_MFU_FRACTION:
+    low = published.low_fraction
+    if mfu_fraction <= low:
         return None
-    planned, low = format_percent(mfu_fraction), format_percent(LOW_MFU_FRACTION)
     return Spread(
         assumption="tuning",
-        basis=f"{planned} MFU as recommended to {low}, which nine in ten of 308 published runs exceed",
+        basis=f"{format_percent(mfu_fraction)} MFU as recommended to {format_percent(low)}, which nine in ten of "
+        f"{published.runs} exceed",
         low_ratio=1.0,
-        high_ratio=mfu_fraction / LOW_MFU_FRACTION,
+        high_ratio=mfu_fraction / low,
     )
 
 
@@ -58,7 +87,7 @@ def step_time_spread(time: TimePrediction) -> Spread:
     """Cost factors at the ends of the predicted step time's band."""
     return Spread(
         assumption="step time",
-        basis=f"{format_seconds(time.step_low_s)} to {format_seconds(time.step_high_s)}, the prediction's band",
+        basis=f"{format_band(time.step_low_s, time.step_high_s, of_s=time.step_s)}, the prediction's band",
         low_ratio=time.step_low_s / time.step_s,
         high_ratio=time.step_high_s / time.step_s,
     )

@@ -6,7 +6,9 @@ from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, R
 from shardwise.render.names import gib_number
 from shardwise.units import (
     Dollars,
+    format_band,
     format_count,
+    format_days,
     format_gib,
     format_percent,
     format_seconds,
@@ -93,23 +95,24 @@ def hardware_words(running: RunningCost, *, beside: RunningCost | None) -> tuple
 
 
 def _band_words(time: TimePrediction) -> str:
-    """The band of a step, with one unit where both ends have the same."""
-    low, high = format_seconds(time.step_low_s), format_seconds(time.step_high_s)
-    number, unit = low.split(" ")
-    return f"{number if high.endswith(f' {unit}') else low} to {high}"
+    """The band of a step, in the unit of the step."""
+    return format_band(time.step_low_s, time.step_high_s, of_s=time.step_s)
 
 
 def run_words(cost: CostPrediction) -> str:
-    """Days and dollars of the whole run, failures and restarts included, with the price and what the speed moves."""
-    start = f"{format_count(cost.tokens)} tokens: {cost.days:,.1f} days"
+    """Days and dollars of the whole run: what is billed, with failures and restarts, and what its steps alone take;
+    then the price and what the speed moves."""
+    start = f"{format_count(cost.tokens)} tokens: {format_days(cost.days)}"
     goodput, speed = f"goodput {format_percent(cost.goodput_fraction)}", cost.rate_sensitivity
-    if cost.usd is None or cost.usd_per_gpu_hour is None:
-        return f"{start}, no price known ({goodput})"
+    best = f"steps alone {format_days(cost.best_days)}"
+    if cost.usd is None or cost.usd_per_gpu_hour is None or cost.best_usd is None:
+        return f"{start} ({best}; {goodput}), no price known"
     band = ""
     if speed is not None and speed.low_usd is not None and speed.high_usd is not None:
-        band = f"{_usd_words(speed.low_usd)} to {_usd_words(speed.high_usd)} over the band of {speed.assumption}; "
+        band = f"; {_usd_words(speed.low_usd)} to {_usd_words(speed.high_usd)} over the band of {speed.assumption}"
     rate, source = format_usd(cost.usd_per_gpu_hour), cost.price_source
-    return f"{start}, {_usd_words(cost.usd)} billed at {rate} per GPU and hour ({source}; {band}{goodput})"
+    billed = f"{start}, {_usd_words(cost.usd)} billed ({best}, {_usd_words(cost.best_usd)}; {goodput})"
+    return f"{billed} at {rate} per GPU and hour ({source}{band})"
 
 
 def _usd_words(amount_usd: Dollars) -> str:

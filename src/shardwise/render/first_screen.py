@@ -133,7 +133,8 @@ def _plan_sections(chosen: Shortlist, context: ScreenContext, width: int) -> lis
     """The question, the recommendation, what stands beside it, the reason in the lines that are left, what is next."""
     best = chosen.recommended
     question = question_section(best.plan, context, width)
-    answer = [*recommendation_lines(best.plan, best.prediction, width), *_fastest_lines(chosen.fastest, width)]
+    fastest = _fastest_lines(chosen.fastest, width)
+    answer = [*recommendation_lines(best.plan, best.prediction, width), *fastest]
     beside = _alternative_lines(chosen.alternatives, width)
     following, hint = next_lines(best.plan, context, width), [hint_line(width)]
     left = MAX_LINES - context.num_kept_lines - sum(map(len, (question, answer, beside, following, hint)))
@@ -143,6 +144,8 @@ def _plan_sections(chosen: Shortlist, context: ScreenContext, width: int) -> lis
         if len(beside) == 1 and chosen.alternatives:  # a heading of nothing
             left += len(beside)
             beside = []
+    if left < 1:
+        answer = [*recommendation_lines(best.plan, best.prediction, width, most=MAX_FIGURE_LINES - 1), *fastest]
     reason = _reason_lines(chosen, width, most=min(max(1, left), MAX_REASON_LINES))
     return [question, answer, beside, reason, [*following, *hint]]
 
@@ -191,7 +194,13 @@ def _unshared_words(plan: Plan) -> str:
 
 
 def recommendation_lines(
-    plan: Plan, prediction: Prediction, width: int, *, label: str = "Recommended: ", look: str = "bold green"
+    plan: Plan,
+    prediction: Prediction,
+    width: int,
+    *,
+    label: str = "Recommended: ",
+    look: str = "bold green",
+    most: int = MAX_FIGURE_LINES,
 ) -> list[Text]:
     """The layout in words and as options, its memory with the verdict, its speed, and its days and dollars."""
     words = f"{layout_words(plan)}; {recipe_words(plan)}"
@@ -201,13 +210,13 @@ def recommendation_lines(
     lines = lines_of(words, width=width, most=MAX_LAYOUT_LINES, label=label, look=look)
     lines += lines_of(options_text(plan), width=width, most=3, label=INDENT, look="dim")
     for name, text in figures:
-        lines += _figure_lines(name, text, width)
+        lines += _figure_lines(name, text, width, most=most)
     return lines
 
 
-def _figure_lines(label: str, text: str, width: int) -> list[Text]:
+def _figure_lines(label: str, text: str, width: int, *, most: int = MAX_FIGURE_LINES) -> list[Text]:
     start = f"{INDENT}{label:<{LABEL_WIDTH}}"
-    return lines_of(text, width=width, most=MAX_FIGURE_LINES, label=start, indent=" " * len(start))
+    return lines_of(text, width=width, most=most, label=start, indent=" " * len(start))
 
 
 def _fastest_lines(fastest: Beside | None, width: int) -> list[Text]:

@@ -18,7 +18,7 @@ from shardwise.rules import Refusal, find_refusals
 from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.step.attention_kernel import attention_kernel
 from shardwise.step.expert_routing import imbalance_ratio
-from shardwise.units import format_count, format_gib
+from shardwise.units import format_count, format_days, format_gib
 
 _ALWAYS_SHOWN = frozenset({"dp_shard", "zero_stage", "tp", "pp"})
 SETTINGS = ("micro_batch_size", "recompute")
@@ -113,6 +113,11 @@ def _degrees(layout: Layout) -> tuple[tuple[str, int], ...]:
 def gib_number(num_bytes: float) -> str:
     """GiB without the unit, for a column whose heading has it."""
     return format_gib(num_bytes).removesuffix(" GiB")
+
+
+def days_number(days: float) -> str:
+    """Days without the unit, for a column whose heading has it; less than one keeps its own."""
+    return format_days(days).removesuffix(" days")
 
 
 def question_text(recipe: Recipe) -> str:

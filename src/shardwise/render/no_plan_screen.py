@@ -26,7 +26,7 @@ from shardwise.render.screen_lines import (
 from shardwise.render.terminal import PLAIN, TextStyle
 from shardwise.search.one_pass import TOO_BIG
 from shardwise.search.records import ClosestPlan, MissedTargets, Relief, SearchResult, TargetChange
-from shardwise.units import format_gib, format_seconds, format_usd
+from shardwise.units import format_days, format_gib, format_seconds, format_usd
 
 MAX_ROWS = 5
 MAX_LONG_ROWS = 3
@@ -79,7 +79,7 @@ def target_lines(changes: Sequence[TargetChange], width: int) -> list[Text]:
         price = change.plan.cluster.price
         usd = "" if change.usd is None else f", {format_usd(change.usd)}"
         usd += "" if price is None else f" at {format_usd(price.usd_per_gpu_hour)} per GPU and hour"
-        lines += lines_of(f"{change.change}: {change.days:,.1f} days{usd}", width=width, most=1, label=INDENT)
+        lines += lines_of(f"{change.change}: {format_days(change.days)}{usd}", width=width, most=1, label=INDENT)
     return lines
 
 

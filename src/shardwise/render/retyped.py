@@ -7,6 +7,7 @@ from shardwise.fields import plan_fields
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
 from shardwise.render.layout_words import typed_option
+from shardwise.search.candidates import SEARCHED_FIELDS
 
 TYPED = {
     **{"deadline_days": "--deadline-days", "budget_usd": "--budget-usd", "engine": "--engine"},
@@ -32,6 +33,18 @@ def change_options(change: str) -> Sequence[str]:
     return [typed_option(TYPED[name], switches.get(value, value.strip("[]"))) for name, _, value in pairs]
 
 
+def searched(command: str) -> str:
+    """The command without the options that a search chooses by itself.
+
+    >>> searched("shardwise plan llama-3.1-8b 8xh100 --tp 8 --sequence-parallel --recompute=full --precision bf16")
+    'shardwise plan llama-3.1-8b 8xh100 --precision bf16'
+    """
+    chosen = (*plan_fields(Layout), *(field for field in plan_fields(Recipe) if field.name in SEARCHED_FIELDS))
+    for field in chosen:
+        command = _without(command, field.option.removeprefix("--"), has_value=field.kind != "flag")
+    return command
+
+
 def retyped(command: str, options: Sequence[str]) -> str:
     """The command with options in place of those that it has of the same names.
 
@@ -40,5 +53,9 @@ def retyped(command: str, options: Sequence[str]) -> str:
     """
     for option in options:
         name, has_value, _ = option.removeprefix("--").removeprefix("no-").partition(" ")
-        command = re.sub(rf" --(?:no-)?{name}{r'[ =][^ ]+' if has_value else '(?= |$)'}", "", command)
+        command = _without(command, name, has_value=bool(has_value))
     return " ".join((command, *options))
+
+
+def _without(command: str, name: str, *, has_value: bool) -> str:
+    return re.sub(rf" --(?:no-)?{name}{r'[ =][^ ]+' if has_value else '(?= |$)'}", "", command)

@@ -19,7 +19,7 @@ class RunCost:
     plan: Plan | None = None
     """The plan at whose step the run is priced; ``None`` for an estimate from an MFU."""
     fit: Fit = "fits"
-    """Whether the priced plan fits its hardware; an estimate from an MFU is taken to."""
+    """Whether the priced plan fits its hardware; an estimate from an MFU that was given is taken to."""
     assumed: frozenset[str] = frozenset()
     """Fields of the plan's question that nobody gave."""
 

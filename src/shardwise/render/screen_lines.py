@@ -94,7 +94,7 @@ def command_lines(command: str, label: str, width: int, *, short: str = "") -> l
     lines = lines_of(unbroken, width=room, most=MAX_COMMAND_LINES + 1, label=label)
     if len(lines) > MAX_COMMAND_LINES or max(map(len, unbroken.split(" "))) > room - len(INDENT):
         said = short or f"the same command with{command[command.rindex(' --') :]}"
-        return lines_of(said, width=width, most=1, label=label)
+        return lines_of(said, width=width, most=MAX_COMMAND_LINES + 1, label=label)
     for line in lines[:-1]:
         line.append(CONTINUED)
     return lines

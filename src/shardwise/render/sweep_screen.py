@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from shardwise.render.first_screen import (
+    MIN_REASON_LINES,
     ScreenContext,
     hint_line,
     next_lines,
@@ -12,7 +13,7 @@ from shardwise.render.first_screen import (
     question_section,
     recommendation_lines,
 )
-from shardwise.render.names import cluster_text, gib_number
+from shardwise.render.names import cluster_text, days_number, gib_number
 from shardwise.render.no_plan_screen import target_lines
 from shardwise.render.screen_lines import (
     INDENT,
@@ -52,6 +53,9 @@ def sweep_screen(result: SweepResult, context: ScreenContext, *, style: TextStyl
     ]
     following = [*next_lines(best.plan, context, width), hint_line(width)]
     left = MAX_LINES - sum(map(len, (*sections, following)))
+    if left < MIN_REASON_LINES:  # the hint goes first
+        following.pop()
+        left += 1
     why = fitting_lines(
         whole_parts(result.why, end="."), width=width, most=min(max(1, left), MAX_REASON_LINES), label="Why: "
     )
@@ -117,6 +121,6 @@ def _row_line(row: SweepRow, width: int) -> Text:
     gib, step = gib_number(prediction.memory.needed_bytes), format_seconds(prediction.time.step_s)
     days, usd = "", None if running is None else running.usd_per_billion_tokens
     if prediction.cost is not None:
-        days, usd = f"{prediction.cost.days:,.1f}", prediction.cost.usd
+        days, usd = days_number(prediction.cost.days), prediction.cost.usd
     money = "?" if usd is None else format_usd(usd)
     return Text(f"{name.plain:<{width - FIGURES_WIDTH}}{gib:>7}{step:>10}{days:>9}{money:>11}"[:width])

@@ -14,7 +14,7 @@ from shardwise.render.run_cost import RunCost
 from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
 from shardwise.render.text_prediction import assumption_parts
-from shardwise.units import format_count, format_percent, format_usd
+from shardwise.units import format_count, format_days, format_mwh, format_percent, format_usd, format_whole
 
 
 def run_cost_text(run: RunCost, *, style: TextStyle = PLAIN) -> str:
@@ -54,12 +54,12 @@ def cost_table(cost: CostPrediction) -> Table:
     """GPU-hours, days, dollars, goodput and energy."""
     low, high = format_percent(cost.goodput_low_fraction), format_percent(cost.goodput_high_fraction)
     table = _lines()
-    table.add_row("GPU-hours", f"{cost.gpu_hours:,.0f}")
-    table.add_row("days", f"{cost.days:,.1f}")
+    table.add_row("GPU-hours", format_whole(cost.gpu_hours))
+    table.add_row("time", format_days(cost.days))
     table.add_row("dollars", _money(cost))
     table.add_row("goodput", f"{format_percent(cost.goodput_fraction)} (between {low} and {high})")
     if cost.energy_mwh is not None:
-        table.add_row("energy", f"{cost.energy_mwh:,.1f} MWh")
+        table.add_row("energy", format_mwh(cost.energy_mwh))
     return table
 
 

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from shardwise.explain.records import Explanation, Finding, VerifiedChange
 from shardwise.plan import Plan
-from shardwise.prediction import Fit
+from shardwise.prediction import Fit, Prediction
+from shardwise.render.layout_words import layout_words, recipe_words
 from shardwise.render.names import gib_number
 from shardwise.render.question import plan_lines, question_lines
 from shardwise.render.retyped import change_options, retyped
@@ -20,7 +21,7 @@ from shardwise.render.text_memory import picture_legend, stage_picture
 from shardwise.render.text_prediction import answer_parts
 from shardwise.rules import Changes
 from shardwise.rules.changes import changes_text, merge
-from shardwise.units import format_gib, format_seconds
+from shardwise.units import format_gib, format_percent, format_seconds
 
 INDENT = 2
 FITS_CELLS: Mapping[Fit, str] = {"fits": "yes", "at the edge": "at the edge", "does not fit": "no"}
@@ -41,10 +42,12 @@ def explanation_text(
 
 
 def next_lines(explanation: Explanation, command: str, assumed: AbstractSet[str], style: TextStyle) -> Sequence[Text]:
-    """The change to try first, explained like this plan where options make it, and the step drawn."""
+    """The best plan or the first change, explained like this plan where options make it, and the step drawn."""
     width = screen_width(style)
-    options = _options(_first_change(explanation.changes), assumed) if explanation.changes else ()
-    changed = command_lines(retyped(command, options), "Next: ", width) if options else []
+    following = explanation.advised
+    options = _options(following, assumed) if following is not None else ()
+    typed = f"the same command with {' '.join(options)}"
+    changed = command_lines(retyped(command, options), "Next: ", width, short=typed) if options else []
     drawn = f"{command.replace(' explain ', ' timeline ', 1)} --html step.html"
     short = "shardwise timeline, with the same plan and --html step.html"
     return [Text(), *changed, *command_lines(drawn, "then: " if changed else "Next: ", width, short=short)]
@@ -66,8 +69,10 @@ def strategies_text(
 def explanation_parts(explanation: Explanation, asked: Sequence[Text]) -> Iterator[RenderableType]:
     """The parts of the page, in reading order, with the question as it was understood."""
     yield from answer_parts(explanation.prediction)
-    if explanation.changes:
-        yield _first_words(_first_change(explanation.changes))
+    if explanation.best is not None:
+        yield Text(_best_words(explanation.best, explanation), style="bold")
+    if explanation.first_change is not None:
+        yield Text(_first_words(explanation.first_change, explanation), style="bold")
     yield Text()
     yield from asked
     yield Text()
@@ -77,11 +82,6 @@ def explanation_parts(explanation: Explanation, asked: Sequence[Text]) -> Iterat
     if explanation.changes:
         yield Text()
         yield changes_table(explanation.changes)
-
-
-def _first_change(changes: Sequence[VerifiedChange]) -> VerifiedChange:
-    """The change to try first: one that fits, where there is any."""
-    return next((change for change in changes if change.fits), changes[0])
 
 
 def _options(change: VerifiedChange, assumed: AbstractSet[str]) -> Sequence[str]:
@@ -95,11 +95,30 @@ def _options(change: VerifiedChange, assumed: AbstractSet[str]) -> Sequence[str]
     return change_options(changes_text(merge(change.changes, kept)))
 
 
-def _first_words(change: VerifiedChange) -> Text:
+def _best_words(best: VerifiedChange, explanation: Explanation) -> str:
+    """The plan that is recommended for the question, beside the one that is explained."""
+    if not best.changes:
+        return "It is the plan that `shardwise plan` recommends for this question."
+    words = f"{layout_words(best.plan)}; {recipe_words(best.plan)}"
+    start = "Best plan of this question" if explanation.is_best_better else "`shardwise plan` recommends another one"
+    return f"{start}: {words}: {_needs_words(best, explanation.prediction)}."
+
+
+def _first_words(change: VerifiedChange, explanation: Explanation) -> str:
     """The change to try first, with what it was predicted to need."""
-    start = "Change first" if change.fits else "None of these changes alone makes it fit; the first"
-    needs = f"{format_gib(change.needed_bytes)} ({change.fit}), {format_seconds(change.step_s)} a step"
-    return Text(f"{start}: {change.edit}: {needs}.", style="bold")
+    start = "None of these changes alone makes it fit; the first"
+    if change.fits:
+        start = "Largest gain of one change" if explanation.fits_safely else "Smallest change that makes it fit"
+    return f"{start}: {change.edit}: {_needs_words(change, explanation.prediction)}."
+
+
+def _needs_words(change: VerifiedChange, prediction: Prediction) -> str:
+    """Memory with its verdict, and the step, beside that of a plan that can run."""
+    difference = 1 - change.step_ratio
+    beside = ""
+    if prediction.fits:
+        beside = f", {format_percent(abs(difference))} {'less' if difference > 0 else 'more'}"
+    return f"{format_gib(change.needed_bytes)} ({change.fit}), {format_seconds(change.step_s)} a step{beside}"
 
 
 def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
@@ -118,7 +137,7 @@ def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
 
 
 def changes_table(changes: Sequence[VerifiedChange]) -> Table:
-    """The changes, smallest first, with the memory and step time each was predicted to have."""
+    """The changes in order, with the memory and step time each was predicted to have."""
     table = plain_table(title="Changes, each predicted again")
     table.add_column("change", overflow="fold")
     table.add_column("fits")

@@ -13,8 +13,6 @@ from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.units import format_flop_per_s, format_percent
 
-MAX_CAUSES = 5
-
 
 def judgement_text(judgement: Judgement, *, assumed: AbstractSet[str] = frozenset(), style: TextStyle = PLAIN) -> str:
     """Return the text that ``shardwise judge`` prints, with stars at the fields of the question that nobody gave."""
@@ -46,7 +44,10 @@ def _parts(judgement: Judgement, assumed: AbstractSet[str], width: int) -> Itera
 
 def _best_words(best: BestRun) -> str:
     rate = f"MFU {format_percent(best.mfu_fraction)}, {best.tokens_per_s_per_gpu:,.0f} tokens/s per GPU"
-    where = f"{best.model} on {best.num_gpus:,} x {best.gpu}, {best.engine}, {best.precision}"
+    where = (
+        f"{best.model}, {best.seq_len:,} tokens a sequence, on {best.num_gpus:,} x {best.gpu}, {best.engine}, "
+        f"{best.precision}"
+    )
     return f"Best published of its kind: {rate}: {where} ({best.id}: {best.source})."
 
 
@@ -82,12 +83,13 @@ def _cause_parts(judgement: Judgement) -> Iterator[RenderableType]:
     if not judgement.causes:
         return
     yield Text()
-    table = plain_table(title="What would explain it, each predicted alone")
-    table.add_column("setting")
+    table = plain_table(title="What would explain it, in the order to check; settings are predicted, each alone")
+    table.add_column("setting or place")
     table.add_column("that is")
-    table.add_column("tokens/s per GPU", justify="right")
-    table.add_column("reported is", justify="right")
-    for cause in judgement.causes[:MAX_CAUSES]:
-        rate = f"{cause.tokens_per_s_per_gpu:,.0f}"
-        table.add_row(cause.setting, cause.words, rate, format_percent(cause.left_ratio))
+    for heading in ("tokens/s per GPU", "reported is"):
+        table.add_column(heading, justify="right")
+    for cause in judgement.causes:
+        rate = "" if cause.tokens_per_s_per_gpu is None else f"{cause.tokens_per_s_per_gpu:,.0f}"
+        left = "" if cause.left_ratio is None else format_percent(cause.left_ratio)
+        table.add_row(cause.setting, cause.words, rate, left)
     yield table

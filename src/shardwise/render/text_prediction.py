@@ -22,22 +22,27 @@ from shardwise.render.names import (
     stated_assumptions,
 )
 from shardwise.render.question import plan_lines
-from shardwise.render.screen_lines import screen_width
+from shardwise.render.screen_lines import command_lines, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import components_table, stage_picture
 from shardwise.render.text_timeline import exposed_lines
 from shardwise.units import (
+    format_band,
     format_count,
+    format_days,
     format_gb,
     format_gib,
+    format_mwh,
     format_percent,
     format_seconds,
     format_usd,
     format_utilisation,
+    format_whole,
 )
 
 MAX_COLLECTIVES = 8
 """Lines of the table of collectives; JSON has them all."""
+NEXT_LABELS = ("Next: ", "then: ")
 
 
 def prediction_text(
@@ -45,12 +50,23 @@ def prediction_text(
     plan: Plan,
     prediction: Prediction,
     exposed: ExposedCommunication | None = None,
+    commands: Sequence[str] = (),
     assumed: AbstractSet[str] = frozenset(),
     style: TextStyle = PLAIN,
 ) -> str:
-    """Everything ``shardwise predict`` prints about one plan; fields of the question that nobody gave have a star."""
+    """Everything ``shardwise predict`` prints about one plan, with the two commands to type next where they are
+    given; fields of the question that nobody gave have a star."""
     asked = plan_lines(plan, screen_width(style), assumed=assumed)
-    return page_text(prediction_parts(asked, plan=plan, prediction=prediction, exposed=exposed), style=style)
+    parts = prediction_parts(asked, plan=plan, prediction=prediction, exposed=exposed)
+    following = [Text(), *_next_lines(commands, screen_width(style))] if commands else []
+    return page_text([*parts, *following], style=style)
+
+
+def _next_lines(commands: Sequence[str], width: int) -> Iterator[Text]:
+    """A command a line; one that is too long is told by its name."""
+    for label, command in zip(NEXT_LABELS, commands, strict=True):
+        short = f"{' '.join(command.split()[:2])}, with the same plan"
+        yield from command_lines(command, label, width, short=short)
 
 
 def prediction_parts(
@@ -126,7 +142,7 @@ def _host_text(memory: MemoryPrediction) -> Text:
 
 def time_parts(time: TimePrediction) -> Iterator[RenderableType]:
     """The step and its parts, then the collectives."""
-    band = f"{format_seconds(time.step_low_s)} to {format_seconds(time.step_high_s)}"
+    band = format_band(time.step_low_s, time.step_high_s, of_s=time.step_s)
     yield Text(f"Step time {format_seconds(time.step_s)} ({band})", style="bold")
     parts = plain_table()
     parts.add_column("part")
@@ -180,10 +196,10 @@ def cost_text(cost: CostPrediction) -> Text:
         money = "no price is known for this hardware; `shardwise cost --price` takes one"
     else:
         money = f"{format_usd(cost.usd)} at {format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
-    energy = "" if cost.energy_mwh is None else f", {cost.energy_mwh:,.1f} MWh"
+    energy = "" if cost.energy_mwh is None else f", {format_mwh(cost.energy_mwh)}"
     return Text.assemble(
         (f"{format_count(cost.tokens)} tokens ", "bold"),
-        f"take {cost.gpu_hours:,.0f} GPU-hours, {cost.days:,.1f} days{energy}; {money}; "
+        f"take {format_whole(cost.gpu_hours)} GPU-hours, {format_days(cost.days)}{energy}; {money}; "
         f"goodput {format_percent(cost.goodput_fraction)} ({goodput})",
     )
 

@@ -40,24 +40,26 @@ def summary(report: RunCostReport) -> str:
         ("by the rate that it prints", [row for row in report.rows if row.is_of_rate]),
         ("of single steps of its own arithmetic", [row for row in report.rows if row.is_step]),
     )
+    gaps = [row for row in report.rows if row.gap]
     said = "; ".join(
-        f"{sum(row.is_in_band for row in rows)} of {len(rows)} {name} (median error {_median_error(rows)})"
+        f"{sum(row.is_in_band for row in rows)} of {len(rows)} {name} (median {_median_errors(rows)})"
         for name, rows in groups
     )
     blind = [row for row in report.rows if row.is_blind]
     return (
-        f"Inside their band lie {said}. Only the first {len(blind)} are predicted blind (median error "
-        f"{_median_error(blind)}); the others repeat what the source prints. "
-        f"{len(report.unused)} rows "
-        "state too little (--unused says what). The band of the default MFU holds the middle four fifths of published "
-        "rates. Nothing is fitted on these bills. A bill above its band bought more than steps at a usual rate: old "
-        "kernels, small models, distillation, or restarts and evaluation that the source counts."
+        f"Inside their band lie {said}. Only the first {len(blind)} are predicted blind (median "
+        f"{_median_errors(blind)}); the others repeat what the source prints. {len(gaps)} bills marked * are of runs "
+        f"that did what no cost can say, and in no total. {len(report.unused)} rows state too little (--unused says "
+        "what). The default MFU and its band are the middle and the middle four fifths of published rates on the "
+        "architecture. Nothing is fitted on these bills. A bill above its band bought more than steps at a usual rate: "
+        "old kernels, small models, or restarts and evaluation that the source counts."
     )
 
 
-def _median_error(rows: list[RunCostComparison]) -> str:
-    """The middle of the signed errors: negative is too cheap."""
-    return signed_percent(median(row.signed_error_fraction for row in rows))
+def _median_errors(rows: list[RunCostComparison]) -> str:
+    """The middles of the signed errors, of which negative ones are too cheap, and of their sizes."""
+    errors = [row.signed_error_fraction for row in rows]
+    return f"error {signed_percent(median(errors))}, size {format_percent(median(map(abs, errors)))}"
 
 
 def outside_table(report: RunCostReport) -> Table:
@@ -70,7 +72,13 @@ def outside_table(report: RunCostReport) -> Table:
     table.add_column("what is known of it", overflow="fold")
     for row in report.outside:
         implied = "" if row.implied_mfu_fraction is None else f"MFU {format_percent(row.implied_mfu_fraction)}"
-        table.add_row(row.id, row.model, row.basis, implied, CONTRADICTION if row.is_step else row.note)
+        table.add_row(
+            row.id,
+            row.model,
+            row.basis,
+            implied,
+            CONTRADICTION if row.is_step else "; ".join(filter(None, (row.gap, row.note))),
+        )
     return table
 
 
@@ -83,7 +91,7 @@ def run_cost_table(report: RunCostReport) -> Table:
     for heading in ("printed", "predicted", "error", "band"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in report.rows:
-        table.add_row(row.id, row.model, row.quantity, *_cells(row))
+        table.add_row(row.id, row.model + "*" * bool(row.gap), row.quantity, *_cells(row))
     return table
 
 

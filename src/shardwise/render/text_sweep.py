@@ -7,7 +7,15 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.render.front_picture import sweep_front
-from shardwise.render.names import degrees_text, gib_number, layout_text, model_text, question_text, recompute_text
+from shardwise.render.names import (
+    days_number,
+    degrees_text,
+    gib_number,
+    layout_text,
+    model_text,
+    question_text,
+    recompute_text,
+)
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_front import front_lines
 from shardwise.render.text_prediction import assumption_parts, cost_text
@@ -97,7 +105,7 @@ def _cells(row: SweepRow, *, is_recommended: bool, has_run: bool) -> list[str]:
     cost = prediction.cost
     if cost is None:
         return [*start, *figures, UNKNOWN, UNKNOWN]
-    return [*start, *figures, f"{cost.days:,.1f}", UNKNOWN if cost.usd is None else format_usd(cost.usd)]
+    return [*start, *figures, days_number(cost.days), UNKNOWN if cost.usd is None else format_usd(cost.usd)]
 
 
 def _problem_parts(rows: Sequence[SweepRow]) -> Iterator[RenderableType]:
@@ -119,5 +127,5 @@ def target_table(changes: Sequence[TargetChange]) -> Table:
     table.add_column("")
     for change in changes:
         usd = UNKNOWN if change.usd is None else format_usd(change.usd)
-        table.add_row(change.change, f"{change.days:,.1f}", usd, change.caution)
+        table.add_row(change.change, days_number(change.days), usd, change.caution)
     return table

@@ -7,7 +7,8 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.predict.timeline import StepTimeline
-from shardwise.prediction import ExposedCommunication
+from shardwise.prediction import ExposedCommunication, Prediction
+from shardwise.render.answer_words import memory_words
 from shardwise.render.question import plan_lines
 from shardwise.render.screen_lines import command_lines, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
@@ -22,17 +23,20 @@ def timeline_text(
     *,
     plan: Plan,
     timeline: StepTimeline,
+    prediction: Prediction | None = None,
     exposed: ExposedCommunication | None = None,
     command: str = "",
     assumed: AbstractSet[str] = frozenset(),
     style: TextStyle = PLAIN,
 ) -> str:
     """The summary that the command prints beside the files it writes, with the command that draws the step where one
-    is given."""
+    is given, and the verdict of a prediction that does not fit."""
     lines = [
-        f"Simulated step of {format_seconds(timeline.step_s)}; {len(timeline.ranks)} of {timeline.num_ranks:,} ranks "
-        f"drawn with {timeline.num_spans:,} spans"
+        f"Simulated step of {format_seconds(timeline.step_s)}; {len(timeline.ranks):,} of "
+        f"{_counted(timeline.num_ranks, 'rank')} drawn with {_counted(timeline.num_spans, 'span')}"
     ]
+    if prediction is not None and not prediction.fits:
+        lines.append(f"Its memory: {memory_words(prediction)}")
     if exposed is not None:
         lines += exposed_lines(exposed)
     asked = plan_lines(plan, screen_width(style), assumed=assumed)
@@ -42,12 +46,17 @@ def timeline_text(
             title = rank_title(lane.rank)
             streams += ["", title]
         busy = format_seconds(sum(span.duration_s for span in lane.spans))
-        streams.append(f"  {lane.stream:<13} {busy:>10} busy in {len(lane.spans):,} spans")
+        streams.append(f"  {lane.stream:<13} {busy:>10} busy in {_counted(len(lane.spans), 'span')}")
     streams += ["", *(f"note: {note}" for note in timeline.notes)]
     drawn = command_lines(f"{command} --html step.html", "Next: ", screen_width(style)) if command else ()
     return page_text(
-        [*map(Text, lines), Text(), *asked, *map(Text, streams), *([Text()] if drawn else ()), *drawn], style=style
+        [*map(Text, lines), Text(), *asked, *map(Text, streams), *([Text()] if drawn else ()), *drawn],
+        style=style,
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def exposed_lines(exposed: ExposedCommunication) -> Iterator[str]:

@@ -18,7 +18,7 @@ from shardwise.search.one_pass import find
 from shardwise.search.records import MissedTargets, TargetChange
 from shardwise.search.shown import of_all_stages
 from shardwise.search.token_batch import on_cluster
-from shardwise.units import format_count, format_usd
+from shardwise.units import format_count, format_days, format_usd
 
 __all__ = [
     "looser_targets",
@@ -101,7 +101,7 @@ def _what_is_missed(prediction: Prediction, bounds: SearchBounds) -> str:
     if deadline is not None and deadline <= 0:
         parts.append(f"a deadline of {deadline:g} days lies in the past")
     elif deadline is not None and cost.days > deadline:
-        parts.append(f"the fastest plan takes {cost.days:,.1f} days, more than {deadline:g}")
+        parts.append(f"the fastest plan takes {format_days(cost.days)}, more than {format_days(deadline)}")
     if budget is not None and cost.usd is not None and cost.usd > budget:
         parts.append(f"the cheapest plan costs {format_usd(cost.usd)}, more than {format_usd(budget)}")
     return " and ".join(parts)

@@ -8,6 +8,11 @@ from shardwise.train.job import Job
 
 __all__ = ["beginning", "said_at_the_start", "words_of"]
 
+STEPS_BY_THE_RATE = ("adamw", "adamw-8bit", "lion")
+"""Optimizers that move a weight by about the learning rate, whatever its gradient."""
+BF16_BITS = 8
+"""Significant bits of a bf16 number: half the distance to the next one is between 1/512 and 1/256 of it."""
+
 
 def beginning(job: Job) -> dict[str, object]:
     """Where weights, adapters and tokens of a job come from, each with a path or ``None``, and the same in words."""
@@ -63,8 +68,16 @@ def _optimizer(job: Job) -> str:
     floor = "" if spec.decay == "constant" else f" to {spec.min_learning_rate_ratio:g} of it"
     return (
         f"{job.recipe.optimizer}, learning rate {spec.learning_rate:g} ({spec.decay}{floor}) after"
-        f" {spec.num_warmup_steps:,} steps of warm-up, weight decay {spec.weight_decay_fraction:g}"
+        f" {spec.num_warmup_steps:,} steps of warm-up, weight decay {spec.weight_decay_fraction:g}{_rounded_away(job)}"
     )
+
+
+def _rounded_away(job: Job) -> str:
+    """Which weights no update moves, where there are no fp32 ones to add it to."""
+    if job.recipe.precision != "bf16" or job.recipe.optimizer not in STEPS_BY_THE_RATE:
+        return ""
+    bound = job.optimizer.learning_rate * 2 ** (BF16_BITS + 1)
+    return f"; in pure bf16 no weight above {bound:.2g} moves, as its updates are rounded away (bf16-mixed moves all)"
 
 
 def _paths(job: Job) -> tuple[str | None, str | None]:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from shardwise.train.build import Built
+from shardwise.train.data.chat import stop_tokens
 from shardwise.train.data.prompts import Prompt, read_prompts
 from shardwise.train.data.request import tokenizer_of
 from shardwise.train.data.tokenizer import Tokenizer
@@ -31,6 +32,8 @@ class Generator:
     built: Built
     prompts: tuple[Prompt, ...]
     tokenizer: Tokenizer
+    stops: tuple[int, ...]
+    """Tokens that end an answer."""
     device: torch.device
 
     def run(self, step: int) -> None:
@@ -49,8 +52,9 @@ class Generator:
             file.write("\n".join(lines) + "\n")
 
     def _continued(self, prompts: tuple[Prompt, ...], size: int) -> list[list[int]]:
-        """The new tokens after each of at most ``size`` prompts, a micro-batch of them, without the end token."""
-        seq_len, end = self.job.recipe.seq_len, self.tokenizer.end_token
+        """The new tokens after each of at most ``size`` prompts, a micro-batch of them, up to where an answer ends."""
+        seq_len = self.job.recipe.seq_len
+        stops = torch.tensor(self.stops, dtype=torch.int64, device=self.device)
         rows = [*prompts, *[prompts[-1]] * (size - len(prompts))]
         ids_BS = torch.zeros(len(rows), seq_len, dtype=torch.int64)
         for row, prompt in enumerate(rows):
@@ -63,7 +67,7 @@ class Generator:
             if has_ended_B.all():
                 break
             next_B = self._next(ids_BS, lengths_B - 1)
-            has_ended_B |= next_B == (-1 if end is None else end)
+            has_ended_B |= torch.isin(next_B, stops)
             place_B = lengths_B.clamp(max=seq_len - 1)
             kept_B = ids_BS.gather(1, place_B.unsqueeze(1)).squeeze(1)
             ids_BS.scatter_(1, place_B.unsqueeze(1), torch.where(has_ended_B, kept_B, next_B).unsqueeze(1))
@@ -86,4 +90,5 @@ def open_generator(job: Job, built: Built, *, device: torch.device) -> Generator
         return None
     tokenizer = tokenizer_of(job.data)
     prompts = read_prompts(Path(job.validation.prompts), tokenizer=tokenizer, seq_len=job.recipe.seq_len)
-    return Generator(job=job, built=built, prompts=prompts, tokenizer=tokenizer, device=device)
+    stops = stop_tokens(tokenizer)
+    return Generator(job=job, built=built, prompts=prompts, tokenizer=tokenizer, stops=stops, device=device)

@@ -1,7 +1,8 @@
 """Low-rank adapters: frozen matrices of a block, each with two small trained ones beside it.
 
 ``y = W x + (alpha / rank) B A dropout(x)``, with A ``(rank, in)`` and B ``(out, rank)``; B starts at zero, so training
-starts from the base model. Adapters stand under the names that peft gives them (``lora_A``, ``lora_B``).
+starts from the base model. Validation drops nothing. Adapters stand under the names that peft gives them (``lora_A``,
+``lora_B``).
 
 Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
 """
@@ -165,7 +166,8 @@ def _adds_product(scale_ratio: float, dropout_fraction: float) -> Callable[[nn.M
     def add_product(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         first, second = (module.get_submodule(name) for name in (FIRST, SECOND))
         assert isinstance(first, Factor)
-        x = _dropped(inputs[0], dropout_fraction, first.inputs) if dropout_fraction > 0 else inputs[0]
+        drops = dropout_fraction > 0 and module.training
+        x = _dropped(inputs[0], dropout_fraction, first.inputs) if drops else inputs[0]
         # The few features between A and B are scaled: backward then makes no scaled copy of a gradient as wide as B's.
         narrow = scale_ratio * F.linear(x, _as(first.weight, x))
         return output + F.linear(narrow, _as(second.get_parameter("weight"), x))

@@ -59,6 +59,8 @@ class CostFacts:
     """Power of one accelerator, as the source multiplies it."""
     facility_overhead_ratio: float = 1.0
     """Power usage effectiveness, as the source multiplies it."""
+    gap: str = ""
+    """What the run did that no cost can say, such as distillation; empty where there is nothing."""
     note: str = ""
 
     @property
@@ -105,5 +107,6 @@ def _facts(cells: dict[str, str]) -> CostFacts:
         goodput_fraction=float(cells["goodput"]) if cells["goodput"] else None,
         power_w=float(cells["power_w"]) if cells["power_w"] else None,
         facility_overhead_ratio=float(cells["pue"] or 1),
+        gap=cells["gap"],
         note=cells["note"],
     )

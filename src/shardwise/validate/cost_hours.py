@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from shardwise.cluster import Gpu
 from shardwise.formulas.flop_counts import six_n_flop_per_token
 from shardwise.plan import Plan
-from shardwise.predict.cost import TYPICAL_MFU_FRACTION
-from shardwise.predict.cost_sensitivity import HIGH_MFU_FRACTION, LOW_MFU_FRACTION
+from shardwise.predict.cost_sensitivity import published_mfu
 from shardwise.predict.goodput import predict_goodput
 from shardwise.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, Flop, FlopPerSecond
 from shardwise.validate.cost_facts import CostFacts, Span, span
@@ -87,7 +86,7 @@ def predicted_hours(run: StatedRun) -> Hours | None:
         return _at_rates(run, tokens, _setup_rates(plan), SETUP_BASIS)
     if run.flop_per_token is None:
         return None
-    mfu, basis = _mfu(run.row)
+    mfu, basis = _mfu(run)
     rates = [fraction * run.peak_flop_per_s / run.flop_per_token for fraction in mfu]
     return _at_rates(run, tokens, (rates[0], rates[1], rates[2]), basis)
 
@@ -111,13 +110,14 @@ def _at_rates(run: StatedRun, tokens: Span, tokens_per_s: tuple[float, float, fl
     )
 
 
-def _mfu(row: MeasurementRow) -> tuple[tuple[float, float, float], str]:
+def _mfu(run: StatedRun) -> tuple[tuple[float, float, float], str]:
     """Likely, lowest and highest MFU of the run, and who says so."""
-    printed = span(row.text("mfu_pct"))
+    text = run.row.text("mfu_pct")
+    printed = span(text)
     if printed is None:
-        return (TYPICAL_MFU_FRACTION, LOW_MFU_FRACTION, HIGH_MFU_FRACTION), DEFAULT_MFU_BASIS
-    fractions = (printed.middle / 100, printed.low / 100, printed.high / 100)
-    return fractions, f"{OWN_RATE_BASIS}: MFU {row.text('mfu_pct')} %"
+        usual = published_mfu(run.gpu)
+        return (usual.typical_fraction, usual.low_fraction, usual.high_fraction), DEFAULT_MFU_BASIS
+    return (printed.middle / 100, printed.low / 100, printed.high / 100), f"{OWN_RATE_BASIS}: MFU {text} %"
 
 
 def run_hours(row: MeasurementRow, *, num_gpus: int | None) -> float | None:

@@ -65,6 +65,8 @@ class RunCostComparison:
     """The basis of the prediction, in words."""
     implied_mfu_fraction: float | None = None
     """The MFU at which the run would have cost what was printed, for bills of hours and days."""
+    gap: str = ""
+    """What the run did that no cost can say; such a bill is in no total."""
     note: str = ""
     """What the source says of the bill that the prediction does not know."""
 
@@ -81,7 +83,7 @@ class RunCostComparison:
     @property
     def is_default(self) -> bool:
         """Whether the source states no rate, so that the band comes from most runs and not from this one."""
-        return self.basis == DEFAULT_MFU_BASIS
+        return self.basis == DEFAULT_MFU_BASIS and not self.gap
 
     @property
     def is_of_setup(self) -> bool:
@@ -101,7 +103,7 @@ class RunCostComparison:
     @property
     def is_step(self) -> bool:
         """Whether it is a step of the source's own arithmetic."""
-        return not self.is_blind and not self.is_of_rate
+        return not (self.is_blind or self.is_of_rate or self.gap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +174,7 @@ def _hours(row: MeasurementRow, facts: CostFacts, gpu: Gpu) -> Iterator[RunCostC
         high_amount=predicted.high_gpu_hours / divisor,
         basis=predicted.basis,
         implied_mfu_fraction=run.implied_mfu_fraction(printed_hours),
+        gap=facts.gap,
         note=facts.note,
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwise.errors import DataError
-from shardwise.train.data.mixture import FilledUp, HeldOut, Joined, Mixed, Remaining
+from shardwise.train.data.mixture import MAX_PERIOD, FilledUp, HeldOut, Joined, Mixed, Remaining
 from shardwise.train.data.order import SampleOrder
 from shardwise.train.data.request import open_samples, require_readable
 from shardwise.train.data.samples import SyntheticTokens
@@ -38,6 +38,20 @@ def test_shares_hold_in_every_period_also_without_shuffling():
     first = {*drawn(made_up(100, 1), range(100))}
     taken = [one in first for one in drawn(mixed, range(24))]
     assert [sum(taken[start : start + 4]) for start in range(0, 24, 4)] == [3] * 6
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [(0.9999, 0.0001), (0.137, 0.291, 0.883, 0.419), (2.0, 0.003, 0.00071), (15_000_000, 20_000), (3.14159, 2.71828)],
+    ids=str,
+)
+def test_any_weights_are_kept(weights):
+    """Each part has one sample, so that what a period holds of each is seen in the numbers."""
+    mixed = Mixed([made_up(1, seed) for seed in range(len(weights))], weights)
+    found = Counter(drawn(mixed, range(mixed.num_samples)))
+    shares = [found[drawn(made_up(1, seed), [0])[0]] / mixed.num_samples for seed in range(len(weights))]
+    assert shares == pytest.approx([weight / sum(weights) for weight in weights], rel=2e-2)
+    assert mixed.num_samples <= MAX_PERIOD
 
 
 def test_a_shuffled_mixture_takes_each_of_its_samples_once_an_epoch():
@@ -85,8 +99,10 @@ def test_files_are_mixed_by_weight_and_held_out_before_they_are_mixed(tmp_path):
     assert not trained & kept
 
 
-@pytest.mark.parametrize("sources", [("a.jsonl:3", "b.jsonl"), ("a.jsonl:1", "b.jsonl:0")])
-def test_sources_of_which_some_have_no_weight_are_refused(tmp_path, monkeypatch, sources):
+@pytest.mark.parametrize(
+    "sources", [("a.jsonl:3", "b.jsonl"), ("a.jsonl:1", "b.jsonl:0"), ("a.jsonl:1", "b.jsonl:0.00005")]
+)
+def test_sources_of_which_some_have_no_weight_or_hardly_any_are_refused(tmp_path, monkeypatch, sources):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     with pytest.raises(DataError, match="of 2 sources have a weight") as refused:
         require_readable(request_of(tmp_path, *sources), seq_len=8, vocab_size=300)

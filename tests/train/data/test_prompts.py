@@ -6,9 +6,10 @@ import json
 import pytest
 
 from shardwise.errors import DataError
+from shardwise.train.data.chat import stop_tokens
 from shardwise.train.data.prompts import read_prompts
 from shardwise.train.data.tokenizer import ByteTokenizer, open_tokenizer
-from train.data.chats import TURNS, UNMARKED, chat_folder, write_rows
+from train.data.chats import CLOSES_ALL, OPENS_THOUGHT, TURNS, UNMARKED, chat_folder, write_rows
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.MD"])
@@ -57,3 +58,13 @@ def test_prompts_that_are_not_utf8_are_refused_by_the_name_of_the_file(tmp_path)
     with pytest.raises(DataError, match="is not UTF-8 text") as refused:
         read_prompts(tmp_path / "a.txt", tokenizer=ByteTokenizer(), seq_len=8)
     assert refused.value.code == "data-text"
+
+
+@pytest.mark.parametrize("template", [UNMARKED, CLOSES_ALL, OPENS_THOUGHT], ids=["plain", "closes all", "thought"])
+def test_a_model_stops_where_a_text_ends_and_where_the_template_closes_an_answer(tmp_path, template):
+    folder = chat_folder(tmp_path / "chat", template)
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<user>"}', encoding="utf-8")
+    assert stop_tokens(open_tokenizer(folder)) == (257, 256)
+    (folder / "chat_template.jinja").unlink()
+    assert stop_tokens(open_tokenizer(folder)) == (257,)
+    assert stop_tokens(open_tokenizer(None)) == (256,)

@@ -62,8 +62,8 @@ def _settings(outcomes: Sequence[Outcome], setting: LabSetting) -> Iterator[Sett
 def _table(lab: Lab, outcomes: Sequence[Outcome]) -> LessonTable:
     columns = [Column(name="run")]
     for quantity in lab.quantities:
-        columns += [Column(name=f"{quantity.name}, predicted", unit=quantity.unit, is_narrow=True)]
-        columns += [Column(name="measured", unit=quantity.unit, is_narrow=True)]
+        columns += [Column(name=f"{quantity.name}, predicted", unit=quantity.unit)]
+        columns += [Column(name="measured", unit=quantity.unit)]
     rows = tuple((found.trial.name, *_cells(lab.quantities, found)) for found in outcomes)
     meanings = "; ".join(
         f"{quantity.name}: {quantity.title[:1].lower()}{quantity.title[1:]}" for quantity in lab.quantities
@@ -80,12 +80,12 @@ def _cells(quantities: Sequence[Quantity], outcome: Outcome) -> Iterator[Cell]:
 def _families(outcome: Outcome) -> LessonTable:
     columns = (
         Column(name="collective"),
-        Column(name="calls, predicted", unit="count", is_narrow=True),
-        Column(name="measured", unit="count", is_narrow=True),
-        Column(name="work, predicted", unit="s", is_narrow=True),
-        Column(name="measured", unit="s", is_narrow=True),
-        Column(name="exposed, predicted", unit="s", is_narrow=True),
-        Column(name="measured", unit="s", is_narrow=True),
+        Column(name="calls, predicted", unit="count"),
+        Column(name="measured", unit="count"),
+        Column(name="work, predicted", unit="s"),
+        Column(name="measured", unit="s"),
+        Column(name="exposed, predicted", unit="s"),
+        Column(name="measured", unit="s"),
     )
     rows = tuple(
         (

@@ -1,7 +1,6 @@
 """A lesson as text: its numbers as tables, what was claimed beside what was computed, pictures in characters."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -9,10 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.claims import Claim
-from shardwise.course.lesson import Check, Lesson, LessonStep, LessonTable, Message
-from shardwise.course.render.lesson_cells import cell_text, is_number_column, row_texts
+from shardwise.course.lesson import Check, Lesson, LessonStep, Message
+from shardwise.course.render.lesson_cells import cell_text
 from shardwise.course.render.text_lesson_pictures import picture_parts
-from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
+from shardwise.course.render.text_table import table_parts
+from shardwise.render.terminal import PLAIN, TextStyle, page_text
 
 VERDICT_STYLES = {"right": "green", "loose": "yellow", "wrong": "bold red", "unclear": "dim"}
 INDENT = 2
@@ -34,14 +34,14 @@ def step_texts(lesson: Lesson, *, style: TextStyle = PLAIN) -> Iterator[str]:
     if not lesson.steps:
         yield "This simulation has no steps to walk through.\n"
     for number, step in enumerate(lesson.steps, start=1):
-        yield page_text(_step_parts(step, f"{number}/{len(lesson.steps)}"), style=style)
+        yield page_text(_step_parts(step, f"{number}/{len(lesson.steps)}", style.width), style=style)
 
 
 def _lesson_parts(lesson: Lesson, style: TextStyle) -> Iterator[RenderableType]:
     yield from _heading_parts(lesson)
     for table in lesson.tables:
         yield Text()
-        yield from table_parts(table)
+        yield from table_parts(table, width=style.width)
     for picture in lesson.pictures:
         yield Text()
         yield from picture_parts(picture, width=style.width)
@@ -73,21 +73,6 @@ def _heading_parts(lesson: Lesson) -> Iterator[RenderableType]:
     yield Padding(grid, (0, 0, 0, INDENT))
 
 
-def table_parts(table: LessonTable) -> Iterator[RenderableType]:
-    """A table with its note under it."""
-    is_narrow = any(column.is_narrow for column in table.columns)
-    shown = plain_table(title=table.title, padding=(0, 1, 0, 0) if is_narrow else (0, 2, 0, 0))
-    for index, column in enumerate(table.columns):
-        heading = column.name.replace(", ", ",\n") if column.is_narrow else column.name
-        justify: Literal["left", "right"] = "right" if is_number_column(table, index) else "left"
-        shown.add_column(heading, justify=justify, no_wrap=column.is_narrow, overflow="fold")
-    for cells in row_texts(table):
-        shown.add_row(*cells)
-    yield shown
-    if table.note:
-        yield Padding(Text(table.note), (0, 0, 0, INDENT))
-
-
 def _checks_grid(checks: Sequence[Check]) -> Table:
     grid = Table.grid(padding=(0, 1))
     for check in checks:
@@ -108,7 +93,7 @@ def _claims_grid(claims: Sequence[Claim], *, found: str) -> Table:
     return grid
 
 
-def _step_parts(step: LessonStep, number: str) -> Iterator[RenderableType]:
+def _step_parts(step: LessonStep, number: str, width: int) -> Iterator[RenderableType]:
     yield Text()
     yield Text.assemble((f"[{number}] ", "cyan"), (step.title, "bold"))
     if step.text:
@@ -117,7 +102,7 @@ def _step_parts(step: LessonStep, number: str) -> Iterator[RenderableType]:
         words = [message_text(message) for message in step.messages[first : first + MESSAGES_A_LINE]]
         yield Padding(Text("   ".join(words)), (0, 0, 0, INDENT))
     if step.table is not None:
-        for part in table_parts(step.table):
+        for part in table_parts(step.table, width=width - INDENT):
             yield Padding(part, (0, 0, 0, INDENT))
 
 

@@ -5,9 +5,19 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardwise.course.lesson import BarPicture, CurvePicture, GanttBar, GanttLane, GanttPicture, MessagePicture, Picture
+from shardwise.course.lesson import (
+    BarPicture,
+    Column,
+    CurvePicture,
+    GanttBar,
+    GanttLane,
+    GanttPicture,
+    LessonTable,
+    MessagePicture,
+    Picture,
+)
 from shardwise.course.render.lesson_cells import cell_text, short_what
-from shardwise.render.terminal import plain_table
+from shardwise.course.render.text_table import table_parts
 
 LETTERS = {
     "forward": "F",
@@ -53,9 +63,7 @@ def picture_parts(picture: Picture, *, width: int) -> Iterator[RenderableType]:
     elif isinstance(picture, BarPicture):
         yield from _bar_parts(picture, width=width)
     else:
-        yield _curve_table(picture)
-        if picture.note:
-            yield Text(f"  {picture.note}")
+        yield from table_parts(_curve_table(picture), width=width)
 
 
 def _gantt_parts(picture: GanttPicture, width: int) -> Iterator[RenderableType]:
@@ -124,18 +132,20 @@ def _message_parts(picture: MessagePicture) -> Iterator[RenderableType]:
         yield Text(f"  {picture.note}")
 
 
-def _curve_table(picture: CurvePicture) -> RenderableType:
-    table = plain_table(title=picture.title)
-    table.add_column(picture.x.name, justify="right")
-    for curve in picture.curves:
-        table.add_column(curve.name, justify="right")
+def _curve_table(picture: CurvePicture) -> LessonTable:
+    """The curves side by side, at points that they share where there are many."""
     values = sorted({x for curve in picture.curves for x, _ in curve.points})
     stride = -(-len(values) // MOST_POINTS) or 1
     found = [dict(curve.points) for curve in picture.curves]
-    for x in values[::stride]:
-        cells = [cell_text(points.get(x), picture.y.unit) for points in found]
-        table.add_row(cell_text(x, picture.x.unit), *cells)
-    return table
+    return LessonTable(
+        title=picture.title,
+        columns=(
+            Column(name=picture.x.name, unit=picture.x.unit),
+            *(Column(name=curve.name, unit=picture.y.unit) for curve in picture.curves),
+        ),
+        rows=tuple((x, *(points.get(x) for points in found)) for x in values[::stride]),
+        note=picture.note,
+    )
 
 
 def _bar_parts(picture: BarPicture, *, width: int) -> Iterator[Text]:

@@ -12,6 +12,7 @@ mark in the place of what the assistant said, which shows where this begins and 
 import hashlib
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ import numpy as np
 
 from shardwise.errors import DataError
 from shardwise.train.data.examples import Chat, Turn
-from shardwise.train.data.tokenizer import Encoded, targets_of_spans
+from shardwise.train.data.tokenizer import Encoded, Tokenizer, targets_of_spans
 
-__all__ = ["ChatTemplate", "template_digest"]
+__all__ = ["ChatTemplate", "stop_tokens", "template_digest"]
 
 GENERATION_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 BY_MARKS = "the template's generation marks"
@@ -59,6 +60,15 @@ class ChatTemplate:
     def closes(self, encoded: Encoded) -> bool:
         """Whether a special token is among those that are learned, so that a model can stop."""
         return bool(np.isin(encoded.tokens[encoded.is_target], self._tokenizer.all_special_ids).any())
+
+    def closing_token(self) -> int | None:
+        """The first special token that the template writes after what the assistant says."""
+        turns = ({"role": "user", "content": MARK}, {"role": "assistant", "content": MARK})
+        text = self._applied(Chat(place="the chat template", messages=turns), turns, tokenize=False)
+        _, _, closing = text.rpartition(MARK)
+        special = {*self._tokenizer.all_special_ids, *self._tokenizer.added_tokens_decoder}
+        numbers = self._tokenizer(closing, add_special_tokens=False)["input_ids"]
+        return next((int(number) for number in numbers if number in special), None)
 
     def prompt(self, messages: list[dict[str, Any]], *, place: str) -> tuple[str, tuple[int, ...]]:
         """Messages as the text and the tokens after which the assistant speaks."""
@@ -151,6 +161,14 @@ class ChatTemplate:
                 code="data-messages",
                 fix="write the turns as the template wants them, or drop the row",
             ) from error
+
+
+def stop_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Tokens at which a model that learned with a tokenizer stops: the end of a text, and what closes an answer."""
+    closing = None
+    with suppress(DataError, OSError, ValueError):  # no chat template, or one that wants other conversations
+        closing = ChatTemplate(tokenizer.path).closing_token()
+    return tuple(dict.fromkeys(token for token in (tokenizer.end_token, closing) if token is not None))
 
 
 def _with_objects(turn: Turn) -> Turn:

@@ -1,18 +1,19 @@
 """Samples of several sources, and those that are held out of training: numbers are computed, nothing is stored."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from math import gcd, lcm
 
 import numpy as np
 
 from shardwise.train.data.samples import IGNORED_LABEL, Sample, Samples
 
-__all__ = ["FilledUp", "HeldOut", "Joined", "Mixed", "Remaining"]
+__all__ = ["MAX_PERIOD", "FilledUp", "HeldOut", "Joined", "Mixed", "Remaining"]
 
-MAX_PERIOD = 1000
-"""Weights are read as fractions of at most this denominator."""
+MAX_PERIOD = 10_000
+"""Most samples within which the shares of all parts come true; a smaller share than one of these is none."""
+EXACT, CLOSE = 1e-9, 1e-3
+"""How far a share may be off, relative to itself: where no period gives what the weights say, by a thousandth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Mixed:
         self._parts = tuple(parts)
         self._counts = counts_of(weights)
         self._period = interleaved(self._counts)
-        self._turns = tuple(self._period[:slot].count(part) for slot, part in enumerate(self._period))
+        self._turns = turns_of(self._period)
         """For each slot, how many slots of the period before it have the same part."""
         self._num_periods = max(
             -(-part.num_samples // count) for part, count in zip(self._parts, self._counts, strict=True)
@@ -87,16 +88,16 @@ class Mixed:
 
 
 def counts_of(weights: Sequence[float]) -> tuple[int, ...]:
-    """The smallest whole numbers in the ratio of the weights, each at least 1.
+    """Samples of each part in the shortest period that has the ratio of the weights, or comes near it.
 
-    >>> counts_of([0.7, 0.3]), counts_of([2, 1]), counts_of([0.5, 0.5])
-    ((7, 3), (2, 1), (1, 1))
+    >>> counts_of([0.7, 0.3]), counts_of([2, 1]), counts_of([0.9999, 0.0001])
+    ((7, 3), (2, 1), (9999, 1))
     """
-    total = sum(weights)
-    shares = [Fraction(weight / total).limit_denominator(MAX_PERIOD) for weight in weights]
-    scale = lcm(*(share.denominator for share in shares))
-    counts = [max(1, int(share * scale)) for share in shares]
-    return tuple(count // gcd(*counts) for count in counts)
+    shares = np.asarray(weights, dtype=np.float64) / sum(weights)
+    wanted = np.outer(np.arange(1, MAX_PERIOD + 1), shares)
+    errors = np.abs(np.rint(wanted) / wanted - 1).max(axis=1)
+    bound = next((bound for bound in (EXACT, CLOSE) if errors.min() < bound), errors.min())
+    return tuple(int(count) for count in np.rint(wanted[np.flatnonzero(errors <= bound)[0]]))
 
 
 def interleaved(counts: Sequence[int]) -> tuple[int, ...]:
@@ -107,6 +108,20 @@ def interleaved(counts: Sequence[int]) -> tuple[int, ...]:
     """
     places = [((turn + 0.5) / count, part) for part, count in enumerate(counts) for turn in range(count)]
     return tuple(part for _, part in sorted(places))
+
+
+def turns_of(period: Sequence[int]) -> tuple[int, ...]:
+    """For each slot of a period, how many slots before it have the same part.
+
+    >>> turns_of((0, 0, 1, 0))
+    (0, 1, 0, 2)
+    """
+    seen: Counter[int] = Counter()
+    turns = []
+    for part in period:
+        turns.append(seen[part])
+        seen[part] += 1
+    return tuple(turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

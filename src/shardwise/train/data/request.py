@@ -10,7 +10,7 @@ from shardwise.train.data.documents import unread_files
 from shardwise.train.data.encoding import Encoder
 from shardwise.train.data.examples import Text, example_of, unread_keys
 from shardwise.train.data.indexed_tokens import read_indexed_tokens
-from shardwise.train.data.mixture import HeldOut, Joined, Mixed, Remaining
+from shardwise.train.data.mixture import MAX_PERIOD, HeldOut, Joined, Mixed, Remaining
 from shardwise.train.data.prepare import Progress, cache_folder, require_cache, tokenise_once, tokenised_summary
 from shardwise.train.data.samples import (
     FittedDocuments,
@@ -51,15 +51,16 @@ def sources_of(data: DataSpec) -> tuple[Source, ...]:
     """The sources of the data in their order.
 
     Raises:
-        DataError: some have a weight and others have none, or one weighs nothing.
+        DataError: some have a weight and others have none, or one weighs too little to have a sample.
     """
     sources = tuple(parse_source(text) for text in (data.source, *data.more_sources))
-    num_weighted = sum(source.weight_ratio is not None for source in sources)
-    if num_weighted not in (0, len(sources)) or any(source.weight_ratio == 0 for source in sources):
+    weights = [source.weight_ratio for source in sources if source.weight_ratio is not None]
+    is_too_small = bool(weights) and MAX_PERIOD * min(weights) < 0.999 * max(sum(weights), 1e-9)
+    if len(weights) not in (0, len(sources)) or is_too_small:
         raise DataError(
-            f"{num_weighted} of {len(sources)} sources have a weight, or one of them is 0",
+            f"{len(weights)} of {len(sources)} sources have a weight, or one has less than 1 in {MAX_PERIOD:,}",
             code="data-weights",
-            fix="give each source a weight above 0, as in --data A:0.7 --data B:0.3, or none of them",
+            fix="give each source a weight that counts, as in --data A:0.7 --data B:0.3, or none of them",
         )
     return sources
 

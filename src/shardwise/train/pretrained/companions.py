@@ -1,12 +1,19 @@
 """What lies beside the weights of an exported model: its tokenizer with the chat template, and how it generates."""
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
+
+from shardwise.train.data.chat import stop_tokens
+from shardwise.train.data.tokenizer import open_tokenizer
 
 __all__ = ["Companions"]
 
-GENERATION_FILE, TOKENIZER_FILE = "generation_config.json", "tokenizer.json"
+CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILE = "config.json", "generation_config.json", "tokenizer.json"
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""Fields of a config from which transformers generates where there are no settings of generation."""
 TOKENIZER_FILES = (
     TOKENIZER_FILE,
     "tokenizer_config.json",
@@ -43,3 +50,23 @@ class Companions:
                 shutil.copy2(path, folder / path.name)
         if named.is_file():
             shutil.copy2(named, folder / TOKENIZER_FILE)
+            _add_stops(folder)
+
+
+def _add_stops(folder: Path) -> None:
+    """Name every token at which the model was taught to stop among those that end a generation.
+
+    A base model's settings know the end of texts alone, and a class's own defaults another tokenizer's.
+    """
+    path, config = folder / GENERATION_FILE, folder / CONFIG_FILE
+    settings = (
+        _read(path) if path.is_file() else {name: value for name, value in _read(config).items() if name in SPECIAL}
+    )
+    held = settings.get("eos_token_id")
+    known = held if isinstance(held, list) else [held] if held is not None else []
+    if missing := [token for token in stop_tokens(open_tokenizer(folder)) if token not in known]:
+        path.write_text(json.dumps({**settings, "eos_token_id": [*known, *missing]}, indent=2) + "\n", encoding="utf-8")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}

@@ -1,0 +1,55 @@
+"""The recommended plan stands beside the one that is explained, and which of the changes is advised."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.explain import explain
+from shardwise.explain.best_plan import best_plan
+from shardwise.plan_file import read_plan
+from shardwise.predict import predict
+
+QUESTION = {"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {"seq_len": 8192, "global_batch_size": 64}}
+
+
+def plan(**layout):
+    return read_plan({**QUESTION, "layout": layout})
+
+
+def test_the_recommended_plan_has_no_changes():
+    found = explain(plan(tp=8))
+    assert found.best is not None
+    again = explain(found.best.plan)
+    assert again.best is not None
+    assert again.best.changes == ()
+    assert not again.is_best_better
+
+
+def test_the_best_plan_does_not_depend_on_the_layout_that_is_explained():
+    found = [best_plan(asked, predict(asked)) for asked in (plan(tp=8), plan(dp_shard=8), plan(pp=4, dp_shard=2))]
+    assert len({(one.plan.layout, one.step_s, one.needed_bytes) for one in found}) == 1
+
+
+def test_its_numbers_are_those_of_its_prediction():
+    best = explain(plan(tp=8)).best
+    again = predict(best.plan)
+    assert (best.step_s, best.needed_bytes, best.fit) == (again.time.step_s, again.memory.needed_bytes, again.fit)
+
+
+def test_there_is_none_where_nothing_fits():
+    too_big = read_plan({**QUESTION, "model": "llama-3.1-405b", "cluster": "1xh100-sxm", "layout": {}})
+    assert best_plan(too_big, predict(too_big)) is None
+
+
+def test_one_change_is_advised_where_it_gains_as_much():
+    found = explain(plan(tp=8))
+    assert found.advised is found.best
+    as_good = replace(found.changes[0], step_ratio=found.best.step_ratio)
+    assert replace(found, changes=(as_good,)).advised is as_good
+    assert replace(found, best=None).advised is found.changes[0]
+
+
+@pytest.mark.parametrize("convention", ["seed"])
+def test_the_textbook_convention_compares_no_plans(convention):
+    asked = read_plan({**QUESTION, "recipe": {**QUESTION["recipe"], "convention": convention}, "layout": {"tp": 8}})
+    assert best_plan(asked, predict(asked)) is None
