@@ -1,5 +1,7 @@
 """Blocks of real models: every operation and every collective of the inventory has its place."""
 
+from statistics import mean
+
 import pytest
 
 import shapes
@@ -75,9 +77,10 @@ def test_an_exchange_under_another_micro_batch_has_no_place_in_the_block():
 
 
 def test_exchanges_of_both_directions_hide_under_the_computation_of_both():
-    """DualPipe pairs a chunk that goes forward with one that goes backward.
+    """DualPipe pairs a chunk that goes forward with one that goes backward, but while it fills and drains.
 
-    DeepSeek-V3's exchange over eight servers takes longer than a forward pass computes, and less than both passes.
+    DeepSeek-V3's exchange over eight servers takes longer than a forward pass computes, and less than both passes. Of
+    120 forwards of a rank 16 to 23 have no partner; the others' exchanges take multiprocessors from computation.
     """
     layout = Layout(pp=16, ep=64, dp_shard=128, schedule="dualpipe", zero_stage=1)
     recipe = Recipe(seq_len=4096, global_batch_size=15360, precision="fp8-mixed", recompute="selective")
@@ -88,7 +91,8 @@ def test_exchanges_of_both_directions_hide_under_the_computation_of_both():
     total_s, exposed_s = (sum(getattr(one, name) for one in exchanges) for name in ("total_s", "exposed_s"))
     parts = {entry.component: entry.duration_s for entry in time.components}
     assert parts["forward"] < total_s / 2 < total_s < parts["forward"] + parts["backward"]
-    assert exposed_s < 0.15 * total_s
+    unpaired = (mean(3 * 8 - 1 - near for near in range(8)) + 1 / 8) / 120  # the rank at the turn has one more
+    assert exposed_s / total_s == pytest.approx(unpaired + (1 - unpaired) * (132 / 112 - 1), abs=1e-9)
 
 
 def sequence_exposed_s(engine, *, is_async):

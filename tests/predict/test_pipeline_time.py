@@ -4,9 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shapes
 from shardwise.layout import Layout
-from shardwise.predict.pipeline_time import pipeline_time_s
+from shardwise.plan import Plan
+from shardwise.predict.pipeline_time import pipeline_time_s, unpaired_fraction
+from shardwise.recipe import Recipe
+from shardwise.schedules.actions import Degrees
 from shardwise.schedules.shape import ScheduleShape
+from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.simulate.pipeline import run_pipeline
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes
 
@@ -122,3 +127,19 @@ def test_the_fast_road_is_near_the_simulation(schedule, vpp, m):
     simulated_s = run_pipeline(shape, PipelineTimes(chunks=(third,) * (4 * vpp))).makespan_s
     closed_s = total([stage()] * 4, schedule, m=m, vpp=vpp)
     assert closed_s == pytest.approx(simulated_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp", "micro_batches"), [("dualpipe", 16, 120), ("dualpipe", 4, 8), ("dualpipev", 8, 20)]
+)
+def test_the_share_of_forwards_without_a_partner_is_that_of_the_orders(schedule, pp, micro_batches):
+    plan = Plan(
+        model=shapes.llama_3_8b(32),
+        cluster=shapes.cluster(pp),
+        recipe=Recipe(seq_len=2048, global_batch_size=micro_batches),
+        layout=Layout(pp=pp, schedule=schedule),
+    )
+    degrees = Degrees(pp=pp, num_microbatches=micro_batches, vpp=2)
+    actions = [action for rank in range(pp) for action in SCHEDULE_KINDS[schedule].order(rank, degrees)]
+    forwards = [action for action in actions if action.kind == "forward"]
+    assert unpaired_fraction(plan) == pytest.approx(1 - sum(one.joins_next for one in actions) / len(forwards))

@@ -41,13 +41,12 @@ def test_llama_405b_follows_from_its_reported_rate_within_a_fiftieth():
     assert ROWS["COST-011", "GPU-hours"].signed_error_fraction == pytest.approx(-0.015, abs=0.005)
 
 
-def test_deepseek_v3_follows_from_the_default_mfu():
-    """14.8T tokens through 37.6B parameters and attention over 4,096: 39 % of the 16-bit peak with its restarts, in 8
-    bits, where the middle of published runs on Hopper is 38 % without them. The report says that nothing was rolled
-    back, so it lost less than the tenth that whole runs of its size publish."""
+def test_deepseek_v3_follows_from_a_step_of_its_layout():
+    """Its step is 13 % too fast, and it lost less than the tenth that whole runs of its size publish, since nothing was
+    rolled back: the two errors have opposite signs."""
     row = ROWS["COST-023", "GPU-hours"]
-    assert row.is_default
-    assert row.signed_error_fraction == pytest.approx(0.142, abs=0.005)
+    assert row.is_of_setup
+    assert row.signed_error_fraction == pytest.approx(-0.034, abs=0.005)
 
 
 def test_a_run_far_below_the_usual_rate_is_outside_its_band_and_says_what_it_implies():
@@ -79,7 +78,7 @@ def test_a_stated_set_up_goes_before_the_default():
     assert {row.id for row in rows} == {bill for bill, one in facts.items() if one.setup}
     assert facts["COST-045"].plan.layout.world_size == 256
     assert facts["COST-053"].plan.tokens_per_step * 250_000 == pytest.approx(facts["COST-053"].tokens.high, rel=1e-4)
-    assert all(-0.22 < row.signed_error_fraction < -0.1 for row in rows)
+    assert all(-0.22 < row.signed_error_fraction < 0 for row in rows)
 
 
 def test_hours_that_the_table_computed_from_days_are_not_divided_again():

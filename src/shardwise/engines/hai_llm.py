@@ -15,6 +15,7 @@ ENGINE = Engine(
         block_calls=(0, 0),
         issues_experts_in_8_bits=False,
         keeps_activation_inputs_in_8_bits=True,
+        scales_tiles=True,
     ),
     # Section 3.3.3: of fp8 training, AdamW's moments are in bf16 and inputs of SwiGLU in fp8; masters and accumulated
     # gradients stay in fp32.

@@ -108,6 +108,9 @@ class EngineProfile:
     several streams, instead of grouped ones."""
     keeps_activation_inputs_in_8_bits: bool = False
     """Whether runs in 8 bits keep what gated activations read in 8 bits where a recipe does not say."""
+    scales_tiles: bool = False
+    """Whether 8-bit products scale tiles of 128 numbers instead of whole tensors, as DeepSeek's do: inputs, gradients
+    and transposed copies are cast by kernels of their own."""
     row_kernels: RowKernels = "fused"
     """How copies of tokens are put in the order of experts and added up again: by kernels made for it, by
     gathers in both directions (our trainer), or by writing to an index (torchtitan ``models/moe/moe.py``; transformers

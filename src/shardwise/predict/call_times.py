@@ -5,7 +5,7 @@ from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.predict.block_tasks import TimedCall
 from shardwise.predict.communication import TunedCall, collective_call, collective_time_s
-from shardwise.predict.concurrency import slowdown_ratio
+from shardwise.predict.concurrency import slowdown_beside_exchange, slowdown_ratio
 from shardwise.predict.group_placement import GroupPlacement, place_group
 from shardwise.step.inventory import Collective, ExpertChoice
 from shardwise.units import Seconds
@@ -36,7 +36,10 @@ class CallTimes:
 
     def slowdown_ratio(self, call: Collective) -> float:
         """How much the call and computation beside it slow each other down."""
-        return slowdown_ratio(self._placement(call))
+        placement = self._placement(call)
+        if call.sent_once is not None and placement.num_hosts > 1:
+            return slowdown_beside_exchange(self._cluster.gpu)
+        return slowdown_ratio(placement)
 
     def tuned(self, call: Collective) -> TunedCall:
         """The algorithm and protocol that NCCL chooses for the call, and what limits it."""

@@ -146,6 +146,8 @@ def _product_s(operation: Operation, rates: KernelRates) -> Seconds:
         is_grouped=is_grouped,
     )
     once_s = rates.products.duration_s(product) * (rates.accumulation_ratio if is_wgrad else 1.0)
+    if operation.dtype == "fp8" and (is_wgrad or not is_grouped):
+        once_s *= rates.tile_scaled_ratios[is_wgrad]
     return operation.slowdown_ratio * once_s * times / product.groups
 
 

@@ -4,6 +4,7 @@ Kernels of a collective take multiprocessors and memory bandwidth from those tha
 The ratio is for the time in which both run: two tasks that take T alone and start together end after ``ratio * T``.
 """
 
+from shardwise.cluster import Gpu
 from shardwise.predict.group_placement import GroupPlacement
 
 SCALE_UP_SLOWDOWN = 1.50
@@ -14,6 +15,16 @@ which of them suffers, so both take the same ratio."""
 NETWORK_SLOWDOWN = 1.126
 """Slowdown across a network or PCIe, where a collective waits for the wire and needs less of the device: no measurement
 of ours; PKU-DAIR/Hetu-Galvatron ships 1.126 for the overlapped time, Calculon takes 1.02 for InfiniBand."""
+
+EXCHANGE_SMS = 20
+"""Multiprocessors that DeepEP's kernels hold (arXiv:2412.19437, section 3.2.2; the default of its ``Buffer``). In the
+published trace of DualPipe on H800 the products beside them start 112 blocks on 132 (deepseek-ai/profile-data@4496024
+``train.json``, 2025-03), and grouped 8-bit ones take 1.19 times as long as predicted alone, where 132 / 112 is 1.18."""
+
+
+def slowdown_beside_exchange(gpu: Gpu) -> float:
+    """How many times longer computation takes on the multiprocessors that DeepEP's kernels leave to it."""
+    return gpu.sm_count / (gpu.sm_count - EXCHANGE_SMS) if gpu.sm_count > 2 * EXCHANGE_SMS else NETWORK_SLOWDOWN
 
 
 def slowdown_ratio(placement: GroupPlacement) -> float:

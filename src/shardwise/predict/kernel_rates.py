@@ -41,6 +41,12 @@ ACCUMULATION_RATIO = 1.04
 """Weight gradients added in fp32 in place, as Megatron does, over plain ones: the limits of both in the tables of A100
 (1.04) and B200 (1.06), and 1.01 to 1.05 of three products on H100 less the copy that torch adds
 (``2026-11-28-h100-products.csv``). Tables that hold accumulated gradients contain it."""
+TILE_SCALED_RATIOS = (1.12, 1.42)
+"""Time of 8-bit products that scale tiles of 128 numbers over that of products with one scale, forward with input
+gradients, and weight gradients, both of whose sides have scales along the sum: on H800 DualPipe's trace (see
+:mod:`shardwise.predict.concurrency`) takes 18.8 and 27.5 ms for those of four blocks of DeepSeek-V3 with 4,096 tokens,
+on 112 multiprocessors (15.9 and 23.3 of all), where single scales are predicted to take 14.3 and 16.4. Grouped forwards
+and input gradients take what is predicted."""
 
 HOST_FORWARD_S = 33e-6
 HOST_BACKWARD_S = 40e-6
@@ -245,6 +251,8 @@ class KernelRates:
     """Share of the 16-bit peak that attention holds under the part's power limit."""
     accumulation_ratio: float
     """Time of weight gradients over those in the table."""
+    tile_scaled_ratios: tuple[float, float]
+    """Time of 8-bit products over those in the table: single ones, and weight gradients."""
     memory_fraction: float
     """Share of the memory bandwidth that elementwise kernels reach."""
     loss_fraction: float
@@ -334,6 +342,7 @@ def kernel_rates(
         attention=attention_rate(gpu.arch, attention, head_dim),
         attention_limit_fraction=SUSTAINED_ATTENTION_RATIO * sustained_share(gpu),
         accumulation_ratio=ACCUMULATION_RATIO if accumulates else 1.0,
+        tile_scaled_ratios=TILE_SCALED_RATIOS if profile.scales_tiles else (1.0, 1.0),
         memory_fraction=memory_fraction,
         loss_fraction=own_loss if is_megatron else memory_fraction,
         num_sms=gpu.sm_count,

@@ -50,6 +50,17 @@ def gathers_at_step_begin(plan: Plan) -> bool:
     return engine_profile(plan.engine).sharding == "megatron" or not SCHEDULE_KINDS[plan.layout.schedule].is_plain
 
 
+def unpaired_fraction(plan: Plan) -> float:
+    """Share of the forwards of DualPipe, or of DualPipeV, that have no backward beside them, in the mean over ranks.
+
+    A rank ``r`` from its end of ``p`` runs ``2 (p - 1 - r) + 2 (r + 1) + (p - 1 - r)`` forwards before its first pair,
+    and the rank at the turn one more; a micro-batch passes twice through a rank of DualPipeV.
+    """
+    copies = plan.layout.model_copies
+    ranks = plan.layout.pp // copies
+    return (2.5 * ranks - 0.5 + 1 / ranks) * copies / (2 * plan.num_microbatches)
+
+
 def schedule_shape(plan: Plan) -> ScheduleShape | None:
     """The schedule of a plan, ``None`` where no order can be written for its micro-batches.
 

@@ -14,6 +14,7 @@ from shardwise.predict.compute import PhaseTimes, computed_again
 from shardwise.predict.concurrency import overlapped_s
 from shardwise.predict.launches import QUEUED_LAUNCHES, Launched, launched, launches_ahead
 from shardwise.predict.machine_rates import machine_rates
+from shardwise.predict.pipeline_time import unpaired_fraction
 from shardwise.predict.stage_passes import StagePass, exposed_calls, plain_runs, stage_passes
 from shardwise.predict.stage_work import StageWork, WorkBook, chunk_times, stage_work
 from shardwise.predict.tasks import ExposedCall
@@ -197,7 +198,7 @@ class StageClock:
         is_ahead = launches_ahead(self._plan)
         work = stage_work(context, book, calls, is_ahead=is_ahead)
         host = self._launched(context, book, work)
-        times = _with_exposed(_under_other_blocks(calls, compute=book.total), _in_blocks(context, work))
+        times = _with_exposed(self._under_other_blocks(calls, compute=book.total), _in_blocks(context, work))
         data = [timed for timed in calls if timed.collective.axis in DATA_AXES and not is_for_tokens(timed.collective)]
         passes = tuple(stage_passes(context, data, work)) if data else ()
         collectives = _data_parallel(data, passes, tuple(_hidden_by_launches(times, host)))
@@ -213,6 +214,26 @@ class StageClock:
             work=work,
             passes=passes,
         )
+
+    def _under_other_blocks(self, calls: Sequence[TimedCall], *, compute: PhaseTimes) -> Iterator[CollectiveTime]:
+        """Every collective in full, but for exchanges that run under the blocks of another micro-batch.
+
+        Where a chunk goes forward while another goes backward, exchanges of both find room under the computation of
+        both (arXiv:2412.19437, section 3.2.1, figure 4): what exceeds it is exposed, and what is hidden slows both
+        sides. While the pipeline fills and drains a chunk has no partner, and nothing hides its exchanges. Sends of a
+        pipeline are simulated with their schedule.
+        """
+        beside = [timed for timed in calls if is_under_other_blocks(timed.collective)]
+        paired = 1 - min(1.0, unpaired_fraction(self._plan)) if beside else 1.0
+        total_s = sum(timed.total_s for timed in beside)
+        ratio = max((timed.slowdown_ratio for timed in beside), default=1.0)
+        window_s = paired * (compute.forward_s + compute.backward_s + compute.recompute_s)
+        added_s = overlapped_s(work_s=window_s, hidden_s=paired * total_s, ratio=ratio) - window_s
+        exposed_fraction = (added_s + (1 - paired) * total_s) / total_s if total_s else 0.0
+        for timed in calls:
+            call = timed.collective
+            share = exposed_fraction if is_under_other_blocks(call) else float(not call.is_overlappable)
+            yield CollectiveTime(collective=call, total_s=timed.total_s, exposed_s=share * timed.total_s)
 
     def _norm_s(self, book: WorkBook) -> Seconds:
         """Kernels between the last reduction and the norm of all gradients."""
@@ -338,22 +359,3 @@ def _hidden_by_launches(times: Iterable[CollectiveTime], host: Launched) -> Iter
         call = time.collective
         share = host.forward_fraction if call.phase == "forward" else host.backward_fraction
         yield replace(time, exposed_s=share * time.exposed_s) if share < 1.0 and is_in_block(call) else time
-
-
-def _under_other_blocks(calls: Sequence[TimedCall], *, compute: PhaseTimes) -> Iterable[CollectiveTime]:
-    """Every collective in full, but for exchanges that run under the blocks of another micro-batch.
-
-    A chunk goes forward while another goes backward, so that exchanges of both find room under the computation of both
-    (arXiv:2412.19437, section 3.2.1, figure 4). What exceeds it is exposed, and what is hidden slows both sides. Sends
-    of a pipeline are simulated with their schedule.
-    """
-    beside = [timed for timed in calls if is_under_other_blocks(timed.collective)]
-    hidden_s = sum(timed.total_s for timed in beside)
-    ratio = max((timed.slowdown_ratio for timed in beside), default=1.0)
-    window_s = compute.forward_s + compute.backward_s + compute.recompute_s
-    added_s = overlapped_s(work_s=window_s, hidden_s=hidden_s, ratio=ratio) - window_s
-    exposed_fraction = added_s / hidden_s if hidden_s else 0.0
-    for timed in calls:
-        call = timed.collective
-        share = exposed_fraction if is_under_other_blocks(call) else float(not call.is_overlappable)
-        yield CollectiveTime(collective=call, total_s=timed.total_s, exposed_s=share * timed.total_s)

@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.predict.pipeline_time import gathers_at_step_begin
-from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
+from shardwise.predict.pipeline_time import gathers_at_step_begin, unpaired_fraction
+from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS, SCHEDULES
 from shardwise.search.block_times import (
     BLOCK_FIELDS,
     BLOCK_KEYS,
@@ -207,6 +207,19 @@ class TimeEstimate:
         weight: FloatColumn = (rounds * size)[:, None] * longest + (waits * size)[:, None] * others
         return weight
 
+    def _filled_work(self, rows: Candidates) -> Work:
+        """Block work with the exchanges of experts that nothing hides while DualPipe fills and drains."""
+        work = self.block_work(rows)
+        found = np.flatnonzero(HIDES[rows.schedule] & (rows.ep > 1))
+        if len(found):
+            hiding = rows.take(found)
+            alone = self.block_work(replace(hiding, schedule=np.full(len(found), SCHEDULES.index(DEFAULT_SCHEDULE))))
+            plan = hiding.columns(self.probes.question)
+            unpaired = np.broadcast_to(np.minimum(1.0, unpaired_fraction(plan)), (len(found),))
+            for field in (BLOCK_FIELDS.index(name) for name in ("exposed", "forward_exposed")):
+                work[found, :, field] += unpaired[:, None] * (alone[:, :, field] - work[found, :, field])
+        return work
+
     def _least_rounds(self, rows: Candidates, num_microbatches: IntColumn) -> tuple[IntColumn, FloatColumn]:
         """How often a step runs through its slowest stage, and waits for one of the others at the least."""
         per_hop = np.where(SPLITS[rows.schedule], 0.0, 1.0 / rows.vpp)
@@ -232,7 +245,7 @@ class TimeEstimate:
     def _passes(self, rows: Candidates, num_microbatches: IntColumn, sharding: Work) -> Passes:
         """Time of all micro-batches."""
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
-        work, ends, message_s = self.block_work(rows), self._ends(rows), self._message_s(rows)
+        work, ends, message_s = self._filled_work(rows), self._ends(rows), self._message_s(rows)
         pipelines = pipelines_of(rows)
         watched = [self.probes.watched_of(pipelines, watched) for watched in WATCHED]
         stages = [

@@ -37,6 +37,12 @@ FP8_RECAST_BYTES = 3
 FP8_TRANSPOSED_CAST_BYTES = 4
 """Bytes per element of Transformer Engine's cast with the transposed copy, scaled by what it saw before: read 16 bits,
 write 8 twice. Its norms write 8 bits themselves, and weights are cast once per step."""
+TILE_CAST_BYTES = 3
+"""Bytes per element of a cast to 8 bits with a scale for 128 numbers: read 16 bits, write 8. Inputs are cast along
+their rows for the product, and along their columns for the weight gradient, read in 8 bits again; gradients are cast
+both ways, and weights transposed, for every micro-batch (arXiv:2412.19437, section 3.3.2, and the kernels of the trace
+that :mod:`shardwise.predict.concurrency` names)."""
+TRANSPOSED_8_BIT_BYTES = 2
 QUANTISED_READ_BYTES = 2.5
 """Bytes per dequantised element: read 4 bits with scales, write 16."""
 SCAN_BYTES = (20, 40)
@@ -295,7 +301,9 @@ def fp8_casts(operations: list[Operation], layer: LayerSpec, context: OperationC
         return
     # A product's input has flop / 2n elements and its weight flop / 2m, whatever the number of experts.
     forwards = [op for op in scaled if op.phase == "forward"]
-    if context.joins_projections:
+    if context.scales_tiles:
+        forward, backward = _tile_casts(scaled, layer)
+    elif context.joins_projections:
         gradients = sum(op.flop / 2 / op.n for op in scaled if op.name.endswith(".dgrad"))
         cast = sum(op.flop / 2 / op.n for op in forwards if op.kind == "grouped_matmul" or _is_row_split(op, layer))
         forward, backward = FP8_TRANSPOSED_CAST_BYTES * cast, FP8_TRANSPOSED_CAST_BYTES * gradients
@@ -312,6 +320,17 @@ def fp8_casts(operations: list[Operation], layer: LayerSpec, context: OperationC
     kernels = sum(op.num_kernels for op in forwards)
     yield context.memory_operation("fp8 casts", "forward", forward, num_kernels=kernels)
     yield context.memory_operation("fp8 casts.backward", "backward", backward, num_kernels=kernels)
+
+
+def _tile_casts(scaled: list[Operation], layer: LayerSpec) -> tuple[float, float]:
+    """Bytes of casts by tiles, forward and backward; what experts read first was cast before it was sent to them."""
+    forwards = [op for op in scaled if op.phase == "forward"]
+    sent = [op for op in forwards if op.kind == "grouped_matmul" and not _is_row_split(op, layer)]
+    own = {(op.name.rpartition(".")[0], op.k): op for op in forwards if op not in sent}
+    inputs = sum(op.flop / 2 / op.n for op in own.values())
+    read_again = inputs + sum(op.flop / 2 / op.n for op in sent) + sum(op.flop / 2 / op.m for op in forwards)
+    gradients = sum(op.flop / 2 / op.n for op in scaled if op.name.endswith(".dgrad"))
+    return TILE_CAST_BYTES * inputs, 2 * TILE_CAST_BYTES * gradients + TRANSPOSED_8_BIT_BYTES * read_again
 
 
 def _is_row_split(operation: Operation, layer: LayerSpec) -> bool:

@@ -89,6 +89,8 @@ class OperationContext:
     """Bytes per element of what tensor parallelism gathers."""
     joins_projections: bool = False
     """Whether projections of one input are one weight (Megatron: QKV, gate with up), and norms write 8 bits."""
+    scales_tiles: bool = False
+    """Whether 8-bit products scale tiles of 128 numbers, whose casts are kernels of their own."""
     adds_gradients: bool = False
     """Whether a kernel of its own adds every weight's gradient into a buffer."""
     is_autocast: bool = False
@@ -198,6 +200,7 @@ def operation_context(context: StageContext) -> OperationContext:
         hidden_dropout=block.hidden_dropout,
         has_fused_dropout=profile.sharding == "megatron" or plan.recipe.compile,
         joins_projections=profile.sharding == "megatron",
+        scales_tiles=profile.scales_tiles,
         adds_gradients=not context.gathers_parameters
         and (context.has_persistent_gradients or plan.num_microbatches > 1),
         is_autocast=context.is_autocast,

@@ -83,8 +83,10 @@ class CostFacts:
         return read_plan(fields)
 
 
-def _value(text: str) -> str | int | bool:
-    """A value of a set-up: whether, how many, or a name."""
+def _value(text: str) -> str | int | bool | list[str]:
+    """A value of a set-up: whether, how many, a name, or several names."""
+    if "," in text:
+        return text.split(",")
     return text == "true" if text in ("true", "false") else int(text) if text.isdigit() else text
 
 
