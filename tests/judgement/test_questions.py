@@ -1,6 +1,7 @@
-"""The laugh test: forty questions and 37 more whose answer an expert accepts, thirty mistakes that `explain` finds.
+"""The laugh test: 77 questions whose answer an expert accepts, 49 mistakes that `explain` finds.
 
-What is right stands in questions.toml, further_questions.toml and mistakes.toml, with the words they are written in.
+What is right stands in questions.toml and mistakes.toml, and in further_questions.toml and further_mistakes.toml, with
+the words that they are written in.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from shardwise.cli.main import main
 HERE = Path(__file__).parent
 QUESTIONS = tomllib.loads((HERE / "questions.toml").read_text(encoding="utf-8"))
 FURTHER = tomllib.loads((HERE / "further_questions.toml").read_text(encoding="utf-8"))
+FURTHER_MISTAKES = tomllib.loads((HERE / "further_mistakes.toml").read_text(encoding="utf-8"))
 MISTAKES = tomllib.loads((HERE / "mistakes.toml").read_text(encoding="utf-8"))
 GIB = 2**30
 COMPARE = {
@@ -138,11 +140,9 @@ def test_an_expert_accepts_the_answer(question):
     assert not_offered == []
 
 
-@pytest.mark.parametrize("mistake", cases(MISTAKES, "mistake"))
+@pytest.mark.parametrize("mistake", [*cases(MISTAKES, "mistake"), *cases(FURTHER_MISTAKES, "mistake")])
 def test_explain_finds_a_well_known_mistake(mistake, tmp_path):
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(mistake["plan"]), encoding="utf-8")
-    exit_code, answer = said(["explain", str(path)])
+    exit_code, answer = explained(mistake, tmp_path)
     if exit_code == 2:
         found, fixes = [f"{answer['code']} {answer['error']}"], answer["fix"]
         assert re.search(r"^[a-z]+-[a-z-]+", answer["code"])
@@ -150,6 +150,26 @@ def test_explain_finds_a_well_known_mistake(mistake, tmp_path):
         found, fixes = findings_of(answer, mistake["finding"])
     assert any(has_all(mistake["finding"], text) for text in found)
     assert any(re.search(rf"(?<!\w){fix}(?![\w.])", fixes) for fix in mistake["fix"]), fixes
+
+
+def explained(mistake, folder):
+    path = folder / "plan.json"
+    path.write_text(json.dumps(mistake["plan"]), encoding="utf-8")
+    return said(["explain", str(path)])
+
+
+@pytest.mark.parametrize("mistake", cases(FURTHER_MISTAKES, "mistake"))
+def test_the_fix_of_a_mistake_stands_first(mistake, tmp_path):
+    """In the recommended plan, the first change or the first warning; or the plan has a fault that costs more."""
+    exit_code, answer = explained(mistake, tmp_path)
+    if exit_code == 2:
+        firsts = [answer["fix"]]
+    else:
+        warnings = [one["suggestion"] for one in answer["findings"] if one["topic"] == "caution" and one["suggestion"]]
+        edits = [answer["best"], *answer["changes"][:1]]
+        firsts = [*(one["edit"] for one in edits), *warnings[:1]]
+    found = any(re.search(rf"(?<!\w){fix}(?![\w.])", text) for fix in mistake["fix"] for text in firsts)
+    assert found == (mistake["id"] not in FURTHER_MISTAKES["second"]), firsts
 
 
 def findings_of(answer, patterns):
@@ -172,6 +192,8 @@ def test_the_tables_are_whole():
     questions, mistakes = [*QUESTIONS["question"], *FURTHER["question"]], MISTAKES["mistake"]
     published = [one for one in questions if "source" in one]
     assert (len(QUESTIONS["question"]), len(FURTHER["question"]), len(mistakes)) == (40, 37, 30)
+    assert len(FURTHER_MISTAKES["mistake"]) == 19
+    assert all(one["reason"] for one in FURTHER_MISTAKES["mistake"])
     assert sum("source" in one for one in QUESTIONS["question"]) >= 25
     assert all(one["source"].keys() == {"url", "date", "layout"} for one in published)
     assert all(one["source"].keys() == {"url", "date", "says"} for one in mistakes)

@@ -40,7 +40,9 @@ def smallest_changes(
     """
     made = {} if made is None else made
     saving = [change for change in _tried(plan, prediction, made) if _relief_bytes(change, prediction) > 0]
-    fitting = sorted((change for change in saving if change.fits), key=lambda one: (_is_lora(one), *_by_effort(one)))
+    fitting = sorted(
+        (change for change in saving if change.fits), key=lambda one: (one.trains_adapters, *_by_effort(one))
+    )
     safe = [change for change in fitting if not change.is_borderline]
     if fitting:
         shown = safe or fitting
@@ -155,7 +157,7 @@ def _combine(plan: Plan, prediction: Prediction, made: Predictions, *, below: in
         saving = [
             change
             for change in _tried(current, now, made)
-            if _relief_bytes(change, now) > 0 and change.effort < below and not _is_lora(change)
+            if _relief_bytes(change, now) > 0 and change.effort < below and not change.trains_adapters
         ]
         if not saving:
             break
@@ -173,7 +175,3 @@ def _combine(plan: Plan, prediction: Prediction, made: Predictions, *, below: in
 
 def _most_relief(saving: Iterable[VerifiedChange], prediction: Prediction) -> VerifiedChange:
     return max(saving, key=lambda change: _relief_bytes(change, prediction))
-
-
-def _is_lora(change: VerifiedChange) -> bool:
-    return "adapter" in dict(change.changes)

@@ -10,11 +10,13 @@ from shardwise.explain.edits import (
     LAYOUT,
     TRAINING,
     Edit,
+    divided_norms,
     edit,
     fewer_ranks,
     fused_attention,
     larger_micro_batch,
     recompute,
+    slow_switches,
     usual_schedule,
     without_activation_offload,
     without_offload,
@@ -240,12 +242,45 @@ def _larger_micro_batches(plan: Plan) -> Edits:
         yield larger_micro_batch(plan, times)
 
 
+def _norm_words(plan: Plan) -> str:
+    layout = plan.layout
+    if layout.tp == 1 or layout.sequence_parallel:
+        return ""
+    return f"Tensor parallelism over {layout.tp} ranks without sequence parallelism"
+
+
+def _switch(name: str) -> Callable[[Plan], Edits]:
+    """The edit that turns a slow switch to its fast side; nothing where it is there."""
+    return lambda plan: tuple(one for one in slow_switches(plan) if dict(one.changes).keys() == {name})
+
+
 def _mixed_precision(plan: Plan) -> Edits:
     for precision in ("bf16-mixed", "fp16-mixed"):
         yield edit(plan, "16-bit matrix products: check the loss", TRAINING, precision=precision)
 
 
 CHOICES = (
+    Choice(
+        words=lambda plan: "CUDA_LAUNCH_BLOCKING=1" if plan.recipe.blocking_launches else "",
+        because="the host waits for every kernel before it launches the next; it is a flag for finding errors",
+        edits=_switch("blocking_launches"),
+    ),
+    Choice(
+        words=lambda plan: "" if plan.recipe.compile else "Running blocks that are not compiled",
+        because="every small kernel is launched by itself and reads and writes the memory; compiled ones are fused",
+        edits=_switch("compile"),
+    ),
+    Choice(
+        words=lambda plan: "Reducing gradients after the backward pass" if plan.layout.data_parallel_size > 1 else "",
+        because="all GPUs wait for the exchange; in buckets it hides behind the rest of the backward pass",
+        edits=_switch("overlap_grad_reduce"),
+    ),
+    Choice(
+        words=_norm_words,
+        because="every rank keeps whole activations around the norms; sequence parallelism divides them and moves as "
+        "many bytes",
+        edits=lambda plan: (divided_norms(plan),),
+    ),
     Choice(
         words=lambda plan: f"Tensor parallelism over {plan.layout.tp} ranks" if plan.layout.tp > 1 else "",
         because="every layer waits for exchanges between its ranks and its matrices are narrower; data parallelism "

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwise.engines.table import ENGINES, state_bytes
+from shardwise.explain.records import FLAG, HARDWARE, LAYOUT, TRAINING
 from shardwise.optimizers import eight_bit_form
 from shardwise.plan import Plan
 from shardwise.recipe import Recompute
@@ -22,6 +23,7 @@ __all__ = [
     "LAYOUT",
     "TRAINING",
     "Edit",
+    "divided_norms",
     "edit",
     "faster_edits",
     "fewer_ranks",
@@ -29,14 +31,13 @@ __all__ = [
     "host_edits",
     "larger_micro_batch",
     "recompute",
+    "slow_switches",
     "smaller_edits",
     "usual_schedule",
     "without_activation_offload",
     "without_offload",
 ]
 
-FLAG, LAYOUT, TRAINING, HARDWARE = 0, 1, 2, 3
-"""Effort of an edit."""
 DIVIDED_FURTHER: dict[str, Changes] = {"tp": (("sequence_parallel", True),), "pp": (("stage_layers", None),)}
 """Changes that go with a larger degree."""
 
@@ -87,8 +88,7 @@ def faster_edits(plan: Plan) -> Iterator[Edit]:
         yield without_offload(plan)
     if recipe.writes_scores:
         yield fused_attention(plan)
-    if not recipe.compile and ENGINES[plan.engine].has_compile_switch:
-        yield edit(plan, "compile time at start", FLAG, compile=True)
+    yield from slow_switches(plan)
     if recipe.recompute == "full":
         yield recompute(plan, "selective", "more activations are kept")
     if recipe.recompute != "none":
@@ -102,6 +102,23 @@ def faster_edits(plan: Plan) -> Iterator[Edit]:
         yield edit(plan, "16-bit matrix products: check the loss", TRAINING, precision="bf16-mixed")
     if recipe.precision in ("bf16-mixed", "fp16-mixed") and plan.cluster.gpu.peak_flop_per_s("fp8") > 0:
         yield edit(plan, "8-bit matrix products: check the loss", TRAINING, precision="fp8-mixed")
+
+
+def slow_switches(plan: Plan) -> Iterator[Edit]:
+    """The edits of switches that make the same step slower: each is turned to the fast side."""
+    recipe, engine = plan.recipe, ENGINES[plan.engine]
+    if recipe.blocking_launches:
+        yield edit(plan, "errors name a later line", FLAG, blocking_launches=False)
+    if not recipe.compile and engine.has_compile_switch:
+        yield edit(plan, "compile time at start", FLAG, compile=True)
+    may_be_off = recipe.overlap_grad_reduce is None and engine.has_overlap_switch
+    if recipe.overlap_grad_reduce is False or may_be_off:
+        yield edit(plan, "buckets under backward", FLAG, overlap_grad_reduce=True)
+
+
+def divided_norms(plan: Plan) -> Edit:
+    """The edit to sequence parallelism beside tensor parallelism."""
+    return edit(plan, "none: the same bytes move", FLAG, sequence_parallel=True)
 
 
 def fused_attention(plan: Plan) -> Edit:
@@ -164,7 +181,7 @@ def _flag_edits(plan: Plan) -> Iterator[Edit]:
     if recipe.loss_chunks == 1 and plan.model.has_head:
         yield edit(plan, "a few launches", FLAG, loss_chunks=LOSS_CHUNKS)
     if layout.tp > 1 and not layout.sequence_parallel:
-        yield edit(plan, "none: the same bytes move", FLAG, sequence_parallel=True)
+        yield divided_norms(plan)
     if not layout.reshard_after_forward and layout.zero_stage == 3:
         yield edit(plan, "weights are gathered again for backward", FLAG, reshard_after_forward=True)
     if recipe.recompute == "none":

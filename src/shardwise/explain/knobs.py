@@ -8,7 +8,6 @@ falls out.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwise.engines.table import ENGINES
 from shardwise.explain.changes import verify_edits
 from shardwise.explain.edits import FLAG, TRAINING, Edit, edit, faster_edits, without_activation_offload
 from shardwise.explain.records import VerifiedChange
@@ -140,9 +139,6 @@ def _communication_edits(plan: Plan) -> Iterator[Edit]:
         yield edit(plan, cost, FLAG, async_tensor_parallel=True, sequence_parallel=True, compile=True)
     if layout.defer_grad_reduce is not True and plan.num_microbatches > 1:
         yield edit(plan, "whole gradients are kept between micro-batches", FLAG, defer_grad_reduce=True)
-    may_be_off = recipe.overlap_grad_reduce is None and ENGINES[plan.engine].has_overlap_switch
-    if recipe.overlap_grad_reduce is False or may_be_off:
-        yield edit(plan, "buckets under backward", FLAG, overlap_grad_reduce=True)
     if recipe.activation_offload:
         yield without_activation_offload(plan)
     if recipe.reduce_dtype != "bf16" and recipe.precision != "fp32":

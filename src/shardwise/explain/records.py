@@ -11,7 +11,20 @@ from shardwise.rules import Changes
 from shardwise.rules.changes import changes_text
 from shardwise.units import Bytes, Seconds, format_count, format_gb, format_gib, format_seconds
 
-__all__ = ["FASTER_RATIO", "Explanation", "Finding", "Quantity", "QuantityUnit", "Source", "Topic", "VerifiedChange"]
+__all__ = [
+    "FASTER_RATIO",
+    "FLAG",
+    "HARDWARE",
+    "LAYOUT",
+    "TRAINING",
+    "Explanation",
+    "Finding",
+    "Quantity",
+    "QuantityUnit",
+    "Source",
+    "Topic",
+    "VerifiedChange",
+]
 
 Topic = Literal[
     "verdict",
@@ -29,6 +42,8 @@ Topic = Literal[
     "out-of-memory",
     "caution",
 ]
+FLAG, LAYOUT, TRAINING, HARDWARE = 0, 1, 2, 3
+"""Effort of a change: a flag, a different layout, a different way to train, other or more hardware."""
 FASTER_RATIO = 0.99
 """A change has to win a per cent to be worth a line."""
 MAX_DIGITS = 1000
@@ -88,7 +103,7 @@ class VerifiedChange:
     cost: str
     """The edit's cost in words: more compute, more communication, slower steps, more money, other numerics."""
     effort: int
-    """0 a flag, 1 a different layout, 2 a different way to train, 3 other or more hardware."""
+    """From ``FLAG``, the smallest, to ``HARDWARE``."""
     plan: Plan
     fit: Fit
     """The verdict by the memory band of the edited plan."""
@@ -115,6 +130,11 @@ class VerifiedChange:
         return self.fit != "does not fit"
 
     @property
+    def trains_adapters(self) -> bool:
+        """Whether the change trains adapters instead of every weight."""
+        return "adapter" in dict(self.changes)
+
+    @property
     def is_borderline(self) -> bool:
         """Whether the edited plan may not fit although it is predicted to."""
         return self.fit == "at the edge"
@@ -137,6 +157,18 @@ class Explanation:
     def first_change(self) -> VerifiedChange | None:
         """The change to try first: one that fits, where there is any."""
         return next((change for change in self.changes if change.fits), next(iter(self.changes), None))
+
+    @property
+    def fastest_change(self) -> VerifiedChange | None:
+        """The fastest change that fits safely on the same GPUs and trains every weight, where it is clearly faster than
+        the first one.
+        """
+        first = self.first_change
+        found = [one for one in self.changes if one.fit == "fits" and one.effort < HARDWARE and not one.trains_adapters]
+        fastest = min(found, key=lambda one: one.step_ratio, default=None)
+        if first is None or fastest is None or fastest.step_ratio >= FASTER_RATIO * first.step_ratio:
+            return None
+        return fastest
 
     @property
     def is_best_better(self) -> bool:

@@ -69,10 +69,13 @@ def strategies_text(
 def explanation_parts(explanation: Explanation, asked: Sequence[Text]) -> Iterator[RenderableType]:
     """The parts of the page, in reading order, with the question as it was understood."""
     yield from answer_parts(explanation.prediction)
-    if explanation.best is not None:
-        yield Text(_best_words(explanation.best, explanation), style="bold")
-    if explanation.first_change is not None:
-        yield Text(_first_words(explanation.first_change, explanation), style="bold")
+    best, first = explanation.best, explanation.first_change
+    told = [] if best is None else [_best_words(best, explanation)]
+    if first is not None:
+        told.insert(0 if explanation.advised is first else 1, _first_words(first, explanation))
+    if explanation.fastest_change is not None:
+        told.append(f"Fastest of the changes: {_change_words(explanation.fastest_change, explanation)}.")
+    yield from (Text(words, style="bold") for words in told)
     yield Text()
     yield from asked
     yield Text()
@@ -109,7 +112,11 @@ def _first_words(change: VerifiedChange, explanation: Explanation) -> str:
     start = "None of these changes alone makes it fit; the first"
     if change.fits:
         start = "Largest gain of one change" if explanation.fits_safely else "Smallest change that makes it fit"
-    return f"{start}: {change.edit}: {_needs_words(change, explanation.prediction)}."
+    return f"{start}: {_change_words(change, explanation)}."
+
+
+def _change_words(change: VerifiedChange, explanation: Explanation) -> str:
+    return f"{change.edit}: {_needs_words(change, explanation.prediction)}"
 
 
 def _needs_words(change: VerifiedChange, prediction: Prediction) -> str:
