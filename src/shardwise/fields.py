@@ -76,6 +76,8 @@ class Field:
     """Names that other tools have for it; when somebody writes one, the fix names ours."""
     instead_of_zero: str = ""
     """The setting that says what a zero might have meant; the fix names it."""
+    is_length: bool = False
+    """It is a length of sequences, of which 128K means 131,072."""
     needs: Needs | None = None
 
     name: str = ""

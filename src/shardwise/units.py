@@ -225,6 +225,20 @@ def parse_count(text: str) -> float | None:
     return count if isfinite(count) else None
 
 
+LENGTH_SUFFIXES = {"K": 2**10, "M": 2**20}
+
+
+def parse_length(text: str) -> int | None:
+    """The tokens people mean by a sequence of ``128K``, ``1M`` or ``8192``; ``None`` when it is not a whole number.
+
+    >>> parse_length("128K"), parse_length("1m"), parse_length("8192"), parse_length("0.5K"), parse_length("much")
+    (131072, 1048576, 8192, 512, None)
+    """
+    scale = LENGTH_SUFFIXES.get(text.strip()[-1:].upper(), 1)
+    count = parse_count(text.strip()[:-1] if scale > 1 else text)
+    return int(count * scale) if count is not None and count * scale == int(count * scale) else None
+
+
 BYTE_SUFFIXES = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "b": 1
 }  # fmt: skip

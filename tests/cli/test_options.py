@@ -11,7 +11,7 @@ from golden_files import assert_golden
 from shardwise.cli import plan as plan_command
 from shardwise.cli.command import COMMANDS, make_parser
 from shardwise.cli.help_page import option_names
-from shardwise.cli.options import count, whole_count
+from shardwise.cli.options import count, sequence_length, whole_count
 from shardwise.engines.table import ENGINES, EngineName
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
@@ -88,11 +88,21 @@ def test_the_help_of_the_schedule_says_what_the_engines_offer():
 
 
 @pytest.mark.parametrize(("text", "number"), [("8192", 8192), ("8K", 8000), ("1M", 10**6), ("-3", -3), ("1e6", 10**6)])
-def test_lengths_and_batches_take_the_suffixes_of_amounts(text, number):
+def test_batches_take_the_suffixes_of_amounts(text, number):
     assert whole_count(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("8192", 8192), ("8K", 8192), ("128k", 131_072), ("1M", 2**20), ("-3", -3), ("1e6", 10**6)]
+)
+def test_lengths_of_sequences_are_said_in_powers_of_two(text, number):
+    assert sequence_length(text) == number
+    assert option("plan", "seq_len").type is sequence_length
 
 
 @pytest.mark.parametrize("text", ["1.5", "0.0005K", "nan", "inf", "8Q", ""])
 def test_what_is_no_whole_number_is_refused(text):
     with pytest.raises(ArgumentTypeError, match="is not a whole number"):
         whole_count(text)
+    with pytest.raises(ArgumentTypeError, match="is not a whole number"):
+        sequence_length(text)

@@ -67,6 +67,17 @@ def test_streamed_parameters_hide_but_for_the_first_block_and_the_last_gradients
     assert 0.3 * edges_s < copies_s(context) <= edges_s * 1.0001
 
 
+@pytest.mark.parametrize(("adapter", "bytes_per_element"), [("lora", 2), ("qlora", 0.5 + (1 + 4 / 256) / 64)])
+def test_every_pass_reads_the_frozen_weights_beside_adapters(adapter, bytes_per_element):
+    """Of 8B on 8 ranks each streams an eighth; the tables stay in 16 bits beside a base of 4."""
+    copies = host_copies(context_of(offload="parameters", adapter=adapter, engine="fsdp2"))
+    tables = 2 * 128256 * 4096
+    blocks = 8030261248 - tables
+    expected = (bytes_per_element * blocks + 2 * tables) / 8
+    assert expected < copies.parameter_bytes < 1.02 * expected
+    assert copies.gradient_bytes < 0.01 * copies.parameter_bytes
+
+
 def test_a_slow_link_is_waited_for():
     """A thousandth of the bandwidth: hardly anything of the copies hides under computation."""
     context = context_of(offload="parameters", link_ratio=0.001)

@@ -1,5 +1,6 @@
 """Screens stay within their lines and columns whatever they have to say, and narrow terminals are respected."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -246,7 +247,9 @@ def test_a_screen_without_a_plan_says_what_would_have_one():
     assert "Nothing fits: no plan. The closest lacks 8.00 GiB:" in screen
     assert "does not fit" in screen
     assert "num_nodes=4: 37.00 of" in screen
-    assert "Next: " not in screen  # another cluster is no option
+    assert "Next: " not in screen  # nobody says how many GPUs were asked for
+    typed = no_plan_screen(replace(NOT_FOUND, question=NOT_FOUND.closest.plan), CONTEXT)
+    assert re.search(r"Next: shardwise plan llama-3.1-405b \d+xdgx-h100 ", typed)
     reliefs = tuple(replace(NOT_FOUND.closest.reliefs[0], change=change) for change in ("adapter=lora", "seq_len=32"))
     helped = replace(NOT_FOUND, closest=replace(NOT_FOUND.closest, reliefs=reliefs))
     typed = no_plan_screen(helped, replace(CONTEXT, command="shardwise plan tiny-7 2xacme-8 --seq-len 64"))

@@ -144,7 +144,7 @@ def test_a_plan_is_recommended_as_soon_as_it_gains_what_is_asked(evaluated, layo
 def test_a_plan_that_moves_more_to_the_host_has_no_most_that_is_asked(evaluated):
     now, other = (evaluated(SIMPLE, step_s=10.0, needed_gib=40) for _ in range(2))
     plan = replace(other.plan, recipe=replace(other.plan.recipe, offload="parameters"))
-    assert asked_fraction(plan, beyond=now.plan) == pytest.approx(1 - 1 / 1.15)
+    assert asked_fraction(plan, beyond=now.plan) == pytest.approx(1 - 1 / 1.38)
     assert asked_fraction(now.plan, beyond=plan) == 0
 
 
@@ -158,11 +158,11 @@ def test_no_price_makes_the_recommended_plan_a_tenth_slower_than_the_fastest_saf
 
 
 def test_the_window_is_measured_from_no_plan_that_offloads(evaluated):
-    """A fifth faster with activations on the host, which pays for them; the plan without is no 10 % behind."""
+    """Faster by more than a third with activations on the host pays for them; no plan without has to be near."""
     host = offloading(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=10.0)
     near = evaluated(TENSOR, step_s=10.5, needed_gib=40)
     assert rank([host, near], objective="step_time", limit=1)[0].plan.layout == TENSOR
-    far = evaluated(TENSOR, step_s=12.0, needed_gib=40)
+    far = evaluated(TENSOR, step_s=13.6, needed_gib=40)
     assert rank([host, far], objective="step_time", limit=1)[0].plan == host.plan
 
 
@@ -254,7 +254,7 @@ def wide(found, *, step_s):
 
 
 def test_what_is_faster_than_the_recommended_says_what_speaks_against_it(evaluated):
-    """Activations on the host cost 8 %, and tensor parallelism 2 %: of the recommended step 0.08 / 1.08 are asked."""
+    """Activations on the host cost 33 %, and tensor parallelism 2 %: of the recommended step 0.33 / 1.33 are asked."""
     fast = offloading(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=10.0)
     host = offloading(evaluated(TENSOR, step_s=1.0, needed_gib=40), step_s=10.2)
     safe = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=10.4)
@@ -262,12 +262,12 @@ def test_what_is_faster_than_the_recommended_says_what_speaks_against_it(evaluat
     assert [item.prediction.time.step_s for item in ranked] == [10.4, 10.0, 10.2]
     assert ranked[0].why.endswith(
         "The fastest that fits safely, dp_shard=64, recompute none, micro-batch 1, activations offloaded, takes "
-        "10.00 s, 3.8% less; it gains less than is asked for activations on the host (7.4%)."
+        "10.00 s, 3.8% less; it gains less than is asked for activations on the host (24.8%)."
     )
     assert [item.why for item in ranked[1:]] == [
-        "3.8% faster, but it gains less than is asked for activations on the host (7.4%); needs as much.",
-        "1.9% faster, but it gains less than the 9.1% asked of it: activations on the host (7.3%) + tensor "
-        "parallelism (1.8%); needs as much.",
+        "3.8% faster, but it gains less than is asked for activations on the host (24.8%); needs as much.",
+        "1.9% faster, but it gains less than the 25.9% asked of it: activations on the host (24.4%) + tensor "
+        "parallelism (1.5%); needs as much.",
     ]
 
 

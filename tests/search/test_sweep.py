@@ -84,11 +84,12 @@ def test_one_cluster_is_compared_with_no_other(questions):
 
 def test_the_only_cluster_in_time_is_said_to_be_the_only_one(questions, fewest):
     days = sorted(row.best.prediction.cost.days for row in fewest.rows)
-    result = sweep(questions, bounds=SearchBounds(deadline_days=(days[0] + days[1]) / 2), objective="cost")
+    deadline = (days[0] + days[1]) / 2
+    result = sweep(questions, bounds=SearchBounds(deadline_days=deadline), objective="cost")
     assert result.recommended.question.cluster.num_gpus == 4
     assert result.why == (
-        "4 h100-sxm: the only one of 3 clusters that can do this. The deadline lies inside the band of its step time, "
-        "which reaches to 1.4 days."
+        f"4 h100-sxm: the only one of 3 clusters whose run takes at most {deadline:.4g} days. "
+        "The deadline lies inside the band of its step time, which reaches to 1.4 days."
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise.predict.memory_band import ALLOCATED, QUANTISED, WHOLE_DEVICE
+from shardwise.predict.memory_band import ALLOCATED, QUANTISED, QUANTISED_ALONE, WHOLE_DEVICE
 from shardwise.validate.accuracy import memory_accuracy, percentile
 
 
@@ -99,7 +99,7 @@ def test_fitted_and_reported_families_do_not_overlap(report):
     assert sum(counted) == readings
 
 
-def _edges(report, *, scopes=("allocated", "reserved"), adapters=("none", "lora", "qlora")):
+def _edges(report, *, scopes=("allocated", "reserved"), adapters=("none", "lora", "qlora"), is_alone=False):
     """Percentiles 5 and 95 of measured over predicted bytes of fitted families, and how many readings they are of."""
     ratios = [
         1 / (1 + row.signed_error_fraction)
@@ -108,6 +108,7 @@ def _edges(report, *, scopes=("allocated", "reserved"), adapters=("none", "lora"
         and row.signed_error_fraction is not None
         and row.run.scope in scopes
         and row.run.plan.recipe.adapter in adapters
+        and (not is_alone or (row.run.plan.cluster.num_gpus == 1 and row.run.plan.recipe.recompute == "full"))
     ]
     return percentile(ratios, 0.05), percentile(ratios, 0.95), len(ratios)
 
@@ -118,10 +119,13 @@ def test_memory_bands_are_those_of_readings_that_judge_nothing(report):
     assert (low, high) == pytest.approx(ALLOCATED, abs=0.015)
     *quantised, num_quantised = _edges(report, adapters=("qlora",))
     assert quantised == pytest.approx(QUANTISED, abs=0.015)
+    *alone, num_alone = _edges(report, adapters=("qlora",), is_alone=True)
+    assert alone == pytest.approx(QUANTISED_ALONE, abs=0.015)
     *whole_device, num_whole = _edges(report, scopes=("device",))
     assert whole_device == pytest.approx(WHOLE_DEVICE, abs=0.015)
     assert num_readings >= 88
     assert num_quantised >= 60
+    assert num_alone >= 25
     assert num_whole >= 84
 
 

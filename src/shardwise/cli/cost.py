@@ -8,7 +8,7 @@ large jobs, evaluation and repeated steps) is predicted from published rates and
 import argparse
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
-from shardwise.cli.options import add_json_option, add_plan_source, amount, count, whole_count, whole_number
+from shardwise.cli.options import add_json_option, add_plan_source, amount, count, sequence_length, whole_number
 from shardwise.cli.output import stdout_style, write_line
 from shardwise.errors import UsageError
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seq-len",
-        type=whole_count,
+        type=sequence_length,
         metavar="N",
         help="for MODEL: count causal attention too; for PLAN: instead of its own",
     )

@@ -13,7 +13,7 @@ from shardwise.fields import MAX_COUNT, NULL, Field, Value, field_named, plan_fi
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
-from shardwise.units import parse_bytes, parse_count
+from shardwise.units import parse_bytes, parse_count, parse_length
 
 MODEL_HELP = "catalogue name, Hub repository, config.json, folder holding one, or size: 70B, 30B-A3B"
 CLUSTER_HELP = "64xh100-sxm, 8xdgx-h100, 4xp5.48xlarge, or a TOML file"
@@ -73,7 +73,7 @@ def whole_number(text: str) -> int:
 
 
 def whole_count(text: str) -> int:
-    """A whole number that may be large: 8192, or 8K and 1M, which are 8,000 and 1,000,000 as in every amount."""
+    """A whole number that may be large: 512, or 2K and 1M, which are 2,000 and 1,000,000 as in every amount."""
     try:
         return int(text)
     except ValueError:
@@ -81,6 +81,14 @@ def whole_count(text: str) -> int:
     if number is None or number != int(number):
         raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a whole number such as 8192, 128K or 1M")
     return int(number)
+
+
+def sequence_length(text: str) -> int:
+    """Tokens of a sequence: 8192, or 8K and 1M, which are 8,192 and 1,048,576 as people say lengths."""
+    number = parse_length(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a whole number such as 8192, 128K or 1M")
+    return number
 
 
 def number_list(text: str) -> tuple[int, ...]:
@@ -232,13 +240,15 @@ def _metavar(field: Field) -> str:
 
 
 def _reader(field: Field) -> Callable[[str], object]:
-    """Reads a number or a list; numbers beyond a million are written as amounts are, such as 8K or 15T."""
+    """Reads a number or a list; numbers beyond a million are written as amounts are, such as 15T, and lengths 8K."""
     if field.kind == "choices":
         return list_of(*field.choices)
     if field.kind == "counts":
         return number_list
     if field.kind == "text":
         return str
+    if field.is_length:
+        return sequence_length
     is_large = field.highest > MAX_COUNT
     if field.kind == "amount":
         return count if is_large else amount

@@ -13,6 +13,7 @@ from shardwise.predict.stage_work import StageWork
 from shardwise.simulate.engine import Task
 from shardwise.step.stage_activations import kept_per_run, resident
 from shardwise.step.stage_context import StageContext
+from shardwise.step.state_tensors import frozen_parameters
 from shardwise.step.step_operations import trained_elements, update_bytes
 from shardwise.units import GB, BytesPerSecond, Seconds
 
@@ -121,11 +122,16 @@ def host_copies(context: StageContext) -> HostCopies:
     is_streamed = offload in ("parameters", "nvme")
     return HostCopies(
         activation_bytes=activation_bytes,
-        parameter_bytes=shard * states.compute_bytes if is_streamed else 0,
+        parameter_bytes=shard * states.compute_bytes + _frozen_bytes(context) if is_streamed else 0,
         gradient_bytes=shard * states.gradient_bytes,
         weight_bytes=shard * states.weight_bytes if offload == "optimizer" else 0,
         are_between=ENGINES[context.plan.engine].activation_copies == "between",
     )
+
+
+def _frozen_bytes(context: StageContext) -> float:
+    """Bytes of the weights beside adapters, which no optimizer updates but every pass reads."""
+    return sum(frozen_parameters(context, unit) for unit in context.held_units)
 
 
 def offload_time(context: StageContext, work: StageWork) -> OffloadTime:

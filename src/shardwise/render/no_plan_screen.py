@@ -11,7 +11,7 @@ from shardwise.render.first_screen import (
     recommendation_lines,
 )
 from shardwise.render.names import gib_number
-from shardwise.render.retyped import change_options, retyped
+from shardwise.render.retyped import retried
 from shardwise.render.screen_lines import (
     DEEPER,
     INDENT,
@@ -39,23 +39,24 @@ def no_plan_screen(result: SearchResult, context: ScreenContext, *, style: TextS
     width = screen_width(style)
     if result.missed is not None:
         sections = _missed_sections(result.missed, context, width)
-        changes = [change.change for change in result.missed.changes]
+        changes = [(change.change, change.plan) for change in result.missed.changes]
     elif result.closest is not None:
         sections = _closest_sections(result.closest, context, width)
-        changes = [relief.change for relief in result.closest.reliefs]
+        changes = [(relief.change, relief.plan) for relief in result.closest.reliefs]
     else:
         sections = _refused_sections(result, context, width)
-        changes = [relief.change for relief in result.repairs]
+        changes = [(relief.change, relief.plan) for relief in result.repairs]
     room = MAX_LINES - sum(map(len, sections)) - 1
-    return screen_text([*sections, [*_retry_lines(changes, context, width, room), hint_line(width)]], style=style)
+    asked = None if result.question is None else result.question.cluster
+    retries = [retried(context.command, change, asked=asked, cluster=plan.cluster) for change, plan in changes]
+    return screen_text([*sections, [*_retry_lines(retries, width, room), hint_line(width)]], style=style)
 
 
-def _retry_lines(changes: Sequence[str], context: ScreenContext, width: int, room: int) -> list[Text]:
-    """The first two changes that options make, as commands to type."""
-    typed = [options for options in map(change_options, changes) if options]
+def _retry_lines(retries: Sequence[str], width: int, room: int) -> list[Text]:
+    """The first two changed commands, to type."""
     lines: list[Text] = []
-    for label, options in zip(LABELS, typed, strict=False):
-        retry = command_lines(retyped(context.command, options), label, width)
+    for label, command in zip(LABELS, filter(None, retries), strict=False):
+        retry = command_lines(command, label, width)
         if len(lines) + len(retry) <= room:
             lines += retry
     return lines

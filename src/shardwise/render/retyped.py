@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from shardwise.cluster import Cluster
 from shardwise.fields import plan_fields
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
@@ -14,6 +15,8 @@ TYPED = {
     **{field.name: field.option for record in (Layout, Recipe) for field in plan_fields(record)},
 }
 """The options that make changes of a question; a cluster is another word, and a bound is left out."""
+SIZES = ("num_nodes", "num_gpus")
+CLUSTER_COUNT = re.compile(r"(?<= )\d+(?=x[a-z])")
 
 
 def change_options(change: str) -> Sequence[str]:
@@ -55,6 +58,39 @@ def retyped(command: str, options: Sequence[str]) -> str:
         name, has_value, _ = option.removeprefix("--").removeprefix("no-").partition(" ")
         command = _without(command, name, has_value=bool(has_value))
     return " ".join((command, *options))
+
+
+def retried(command: str, change: str, *, asked: Cluster | None, cluster: Cluster) -> str:
+    """The command of a changed question; empty where more would change than options and how many make the cluster.
+
+    Args:
+        command: as it was typed.
+        change: of the question.
+        asked: the cluster that was asked about, where that is known.
+        cluster: that of the changed question.
+
+    >>> from shardwise.catalog import read_cluster
+    >>> one, two = read_cluster("8xh100-sxm"), read_cluster("16xh100-sxm")
+    >>> retried("shardwise plan mixtral-8x22b 8xh100-sxm", "num_nodes=2 global_batch_size=64", asked=one, cluster=two)
+    'shardwise plan mixtral-8x22b 16xh100-sxm --global-batch-size 64'
+    >>> retried("shardwise plan mixtral-8x22b 1xdgx-h100 --tp 4", "num_nodes=2", asked=one, cluster=two)
+    'shardwise plan mixtral-8x22b 2xdgx-h100 --tp 4'
+    >>> retried("shardwise plan mixtral-8x22b 8xh100-sxm", "gpu=h200-sxm", asked=one, cluster=one)
+    ''
+    """
+    words = change.split(" ")
+    others = [word for word in words if word.partition("=")[0] not in SIZES]
+    options = change_options(" ".join(others))
+    if bool(others) != bool(options):
+        return ""
+    if len(others) < len(words):
+        count = CLUSTER_COUNT.search(command)
+        if count is None or asked is None:
+            return ""
+        is_in_gpus = int(count.group()) == asked.num_gpus
+        number = cluster.num_gpus if is_in_gpus else cluster.num_nodes
+        command = f"{command[: count.start()]}{number}{command[count.end() :]}"
+    return retyped(command, options)
 
 
 def _without(command: str, name: str, *, has_value: bool) -> str:

@@ -30,7 +30,10 @@ from shardwise.search import SweepResult, SweepRow
 from shardwise.units import format_seconds, format_usd
 
 MAX_ROWS = 4
+"""Rows of other clusters, and more where the screen has room."""
 MAX_REASON_LINES = 3
+TABLE_LINES = 3
+"""The heading of the table and the sources of its prices."""
 FIGURES_WIDTH = 38
 """Columns of a cluster's figures; its name and its plan have the others."""
 
@@ -43,15 +46,16 @@ def sweep_screen(result: SweepResult, context: ScreenContext, *, style: TextStyl
         return screen_text(_missed_sections(result, context, width), style=style)
     best = row.best
     label = f"Recommended of {len(result.rows)} clusters: " if len(result.rows) > 1 else "Recommended: "
-    sections: list[Section] = [
+    following = [*next_lines(best.plan, context, width), hint_line(width)]
+    above: list[Section] = [
         question_section(best.plan, context, width, place=_place(result)),
         [
             *lines_of(cluster_text(row.question.cluster), width=width, most=2, label=label, look="bold green"),
             *recommendation_lines(best.plan, best.prediction, width, label=INDENT, look=""),
         ],
-        _row_lines(result, width),
     ]
-    following = [*next_lines(best.plan, context, width), hint_line(width)]
+    room = MAX_LINES - sum(map(len, (*above, following))) - MAX_REASON_LINES - TABLE_LINES
+    sections = [*above, _row_lines(result, width, most=max(MAX_ROWS, room))]
     left = MAX_LINES - sum(map(len, (*sections, following)))
     if left < MIN_REASON_LINES:  # the hint goes first
         following.pop()
@@ -72,22 +76,23 @@ def _missed_sections(result: SweepResult, context: ScreenContext, width: int) ->
     return [
         question_section(question, context, width, place=_place(result)),
         lines_of(result.why, width=width, most=4, look="bold red"),
-        _row_lines(result, width),
+        _row_lines(result, width, most=MAX_ROWS),
         target_lines(result.changes, width),
         [hint_line(width)],
     ]
 
 
-def _row_lines(result: SweepResult, width: int) -> list[Text]:
+def _row_lines(result: SweepResult, width: int, *, most: int) -> list[Text]:
     """Other clusters, the fastest first: those on the front of time and cost, then those of least cost times time."""
     others = [row for row in result.rows if row is not result.recommended and row.best is not None]
     worthiest = sorted(others, key=lambda row: (not row.is_on_front, row.cost_times_time))
-    shown = sorted(worthiest[:MAX_ROWS], key=_step_s)
+    shown = sorted(worthiest[:most], key=_step_s)
     if not shown:
         return []
     has_run = any(row.best is not None and row.best.prediction.cost is not None for row in shown)
     unit = ("days", "dollars") if has_run else ("", "$/1B tok")
-    title = "Other clusters, $ per GPU and hour"
+    which = f"{len(shown)} of {len(others)} others" if len(others) > len(shown) else "Other clusters"
+    title = f"{which}, $ per GPU and hour"
     heading = (
         f"{title[: width - FIGURES_WIDTH]:<{width - FIGURES_WIDTH}}{'GiB':>7}{'step':>10}{unit[0]:>9}{unit[1]:>11}"
     )

@@ -30,6 +30,8 @@ from shardwise.units import GIB, format_gb, format_gib
 __all__ = ["FUSED_ATTENTION", "LOSS_CHUNKS", "closest_plan", "more_gpus", "what_it_lacks"]
 
 FEW_PREDICTIONS = 6
+MORE_GPUS_FACTOR = 2
+"""More GPUs stand before a change of the recipe where they take less than half its GPU-seconds."""
 MAX_RELIEFS = 5
 MAX_GPU_FACTOR = 1024
 MAX_HALVINGS = 12
@@ -62,7 +64,7 @@ def closest_plan(
         missing_bytes=prediction.memory.missing_bytes,
         lacks=what_it_lacks(prediction.memory),
         because=_what_fills_it(prediction),
-        reliefs=tuple(_reliefs(question, bounds, prediction, objective)),
+        reliefs=_reliefs(question, bounds, prediction, objective),
     )
 
 
@@ -109,19 +111,34 @@ def _largest_rest(worst: StageMemory) -> str:
     return f"{top.component.replace('_', ' ')} {format_gib(top.num_bytes)}"
 
 
-def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction, objective: Objective) -> Iterator[Relief]:
-    """Changes under which a search finds something, smallest first; more GPUs and a smaller model last."""
+def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction, objective: Objective) -> tuple[Relief, ...]:
+    """Changes under which a search finds something: near batches, freed bounds, then what trains as was asked on such
+    GPUs, on others, adapters, and a smaller model; of each the cheapest first."""
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
     near = (batch_repair(question, bounds, objective=objective), _fewer_bounds(question, few, objective))
     first = [relief for relief in near if relief is not None]
-    yield from first
     kinds = _kinds(question, few, prediction.memory)
-    reliefs = (first_that_helps(kind, objective=objective) for kind in kinds)
-    yield from islice((relief for relief in reliefs if relief is not None), MAX_RELIEFS - len(first))
+    found = (first_that_helps(kind, objective=objective) for kind in kinds)
+    reliefs = list(islice((relief for relief in found if relief is not None), MAX_RELIEFS - len(first)))
     for last in (more_gpus(question, few) or _more_of_a_bigger_gpu(question, few), _smaller_model(question, few)):
         relief = None if last is None else relief_of(last, objective=objective)
         if relief is not None:
-            yield relief
+            reliefs.append(relief)
+    order = {relief.change: (*_distance(relief.plan, question), _price(relief, question)) for relief in reliefs}
+    return (*first, *sorted(reliefs, key=lambda relief: order[relief.change]))
+
+
+def _distance(plan: Plan, question: Plan) -> tuple[bool, bool, bool]:
+    """How far a plan is from what was asked: another model, adapters instead of its weights, other GPUs."""
+    adapts = (plan.recipe.adapter == "none") != (question.recipe.adapter == "none")
+    return plan.model != question.model, adapts, plan.cluster.gpu != question.cluster.gpu
+
+
+def _price(relief: Relief, question: Plan) -> float:
+    """GPU-seconds a token; those of GPUs that nobody said are there count more."""
+    num_gpus = relief.plan.cluster.num_gpus
+    factor = 1 if num_gpus == question.cluster.num_gpus else MORE_GPUS_FACTOR
+    return factor * relief.step_s * num_gpus / relief.plan.tokens_per_step
 
 
 def _fewer_bounds(question: Plan, bounds: SearchBounds, objective: Objective) -> Relief | None:

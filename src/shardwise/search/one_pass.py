@@ -218,7 +218,7 @@ class _Order:
 
     def fitting_safely(self, rows: IntColumn) -> IntColumn:
         """The rows whose memory band is estimated to lie within the device."""
-        _, high_fraction = memory_band(self.question)
+        _, high_fraction = memory_band(self.pool.rows.take(rows).columns(self.question))
         is_safe = self.pool.needed_bytes[rows] * high_fraction <= self.question.cluster.gpu.memory_bytes
         chosen: IntColumn = rows[is_safe]
         return chosen

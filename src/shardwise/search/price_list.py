@@ -245,14 +245,16 @@ PRICES: tuple[Price, ...] = (
     ),
     Price(
         name="activations on the host",
-        gain_fraction=0.08,
-        reason="Copies over PCIe are what predictions know least; recomputing needs nothing of the host.",
+        gain_fraction=0.33,
+        reason="Copies over PCIe are what predictions know least; recomputing everything needs nothing of the host and "
+        "costs a third of a step.",
         is_due=lambda plan: plan.recipe.activation_offload,
     ),
     Price(
         name="optimizer states on the host",
-        gain_fraction=0.10,
-        reason="The update waits for the host's memory and CPUs, which differ from server to server.",
+        gain_fraction=0.33,
+        reason="The update waits for the host's memory and CPUs, which differ from server to server; recomputation "
+        "makes room first.",
         is_due=lambda plan: is_among(plan.recipe.offload, ("optimizer", "parameters", "nvme")),
     ),
     Price(

@@ -24,7 +24,7 @@ from shardwise.search.targets import (
     run_cost,
     target_change,
 )
-from shardwise.units import Dollars, format_percent
+from shardwise.units import Dollars, format_percent, format_usd
 
 __all__ = ["SweepResult", "SweepRow", "sweep", "sweep_objective"]
 
@@ -132,7 +132,8 @@ def sweep(
         bounds=bounds,
         rows=marked,
         recommended=next(new for new, old in zip(marked, rows, strict=True) if old is winner),
-        why=_why(winner, best, objective, num_counted=len(counted), num_asked=len(rows)) + _late(winner, bounds),
+        why=_why(winner, best, objective, _task(bounds), num_counted=len(counted), num_asked=len(rows))
+        + _late(winner, bounds),
         changes=(),
         assumptions=assumptions,
     )
@@ -247,21 +248,34 @@ def _late(winner: SweepRow, bounds: SearchBounds) -> str:
     return f" The deadline lies inside the band of its step time, which reaches to {latest_days:.1f} days."
 
 
-def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted: int, num_asked: int) -> str:
+def _task(bounds: SearchBounds) -> str:
+    """What the compared clusters can do, by the targets of the run where there are any.
+
+    >>> _task(SearchBounds()), _task(SearchBounds(deadline_days=20, budget_usd=1e6))
+    ('that can do this', 'whose run takes at most 20 days and at most $1,000,000')
+    """
+    most = [
+        *([f"at most {bounds.deadline_days:.4g} days"] if bounds.deadline_days is not None else []),
+        *([f"at most {format_usd(bounds.budget_usd)}"] if bounds.budget_usd is not None else []),
+    ]
+    return f"whose run takes {' and '.join(most)}" if most else "that can do this"
+
+
+def _why(winner: SweepRow, best: SweepRow, objective: Objective, task: str, *, num_counted: int, num_asked: int) -> str:
     mine, gpu = winner.question.cluster.num_gpus, winner.question.cluster.gpu.id
     if num_counted == 1:
-        among = f"the only one of {num_asked} clusters that can do this" if num_asked > 1 else "no other was asked for"
+        among = f"the only one of {num_asked} clusters {task}" if num_asked > 1 else "no other was asked for"
         return f"{mine:,} {gpu}: {among}."
     words = {"step_time": "fastest", "cost": "cheapest", "memory": "smallest", "fewest_gpus": "fewest GPUs"}
     if objective == "cost_and_time":
         return (
-            f"{mine:,} {gpu} have the least cost times time of {num_counted} clusters that can do this: any other adds "
+            f"{mine:,} {gpu} have the least cost times time of {num_counted} clusters {task}: any other adds "
             "more per cent to one than it takes from the other; --deadline-days or --budget-usd choose otherwise."
         )
     if objective == "fewest_gpus":
-        return f"{mine:,} {gpu} are the fewest GPUs, of {num_counted} clusters that can do this, and the cheapest such."
+        return f"{mine:,} {gpu} are the fewest GPUs, of {num_counted} clusters {task}, and the cheapest such."
     if winner is best:
-        return f"{mine:,} {gpu}: the {words[objective]} of {num_counted} clusters that can do this."
+        return f"{mine:,} {gpu}: the {words[objective]} of {num_counted} clusters {task}."
     ratio = _figure(winner, objective)[0] / _figure(best, objective)[0] - 1
     other = f"{best.question.cluster.num_gpus:,} {best.question.cluster.gpu.id}"
     return (

@@ -49,7 +49,7 @@ def held_states(context: StageContext) -> HeldStates:
     stays, on_drives = offload == "none", offload == "nvme"
     on_device = is_among(offload, ("none", "optimizer"))
     for unit in context.held_units:
-        states, frozen = trained_states(context, unit), _frozen(context, unit)
+        states, frozen = trained_states(context, unit), frozen_parameters(context, unit)
         optimizer = (states.master + states.moments) * unit.count
         gradients = states.gradients * unit.count
         parameters = states.parameters * unit.count
@@ -83,7 +83,8 @@ def trained_states(context: StageContext, unit: Unit) -> UnitStates:
     )
 
 
-def _frozen(context: StageContext, unit: Unit) -> Bytes:
+def frozen_parameters(context: StageContext, unit: Unit) -> Bytes:
+    """Bytes of the base of all units of a kind beside adapters, as this rank holds it between passes."""
     if not context.has_adapter:
         return 0
     quantised = context.plan.recipe.adapter == "qlora" and unit.is_block

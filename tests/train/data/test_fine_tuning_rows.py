@@ -398,3 +398,14 @@ def test_a_stream_learns_the_same_tokens_across_the_ends_of_rows(tmp_path):
     labels = np.concatenate([samples.sample(number).labels for number in range(samples.num_samples)])
     assert set(labels[labels >= 0].tolist()) == {ord("c"), 256}
     assert (labels >= 0).mean() == pytest.approx(3 / 5, abs=0.05)
+
+
+@pytest.mark.parametrize("has_other", [False, True], ids=["alone", "beside another"])
+def test_a_tokenizer_of_another_name_reads_conversations_itself(tmp_path, has_other):
+    """One of the usual name in its folder would give other tokens, or be missed."""
+    folder = chat_folder(tmp_path / "model", UNMARKED)
+    (folder / "tokenizer.json").rename(folder / "mine.json")
+    if has_other:
+        Tokenizer(models.BPE(vocab={"?": 0, "!": 1}, merges=[])).save(str(folder / "tokenizer.json"))
+    example = Chat(place="a.jsonl, line 1", messages=tuple(TURNS[:2]))
+    assert learned(folder / "mine.json", example) == ("<user>why?<end><assistant>so.<end>", "so.<end>")

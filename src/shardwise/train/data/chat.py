@@ -235,7 +235,9 @@ def _opened(tokenizer: Path | None) -> Any:
             code="data-extra",
             fix="pip install 'shardwise[train,data]'",
         ) from error
-    opened = PreTrainedTokenizerFast.from_pretrained(str(tokenizer.parent), local_files_only=True)
+    # The file is named, as another one may lie in its folder under the usual name.
+    folder, file = str(tokenizer.parent), str(tokenizer)
+    opened = PreTrainedTokenizerFast.from_pretrained(folder, tokenizer_file=file, local_files_only=True)
     if opened.chat_template is None:
         raise _no_template(f"{tokenizer.parent} has no chat template", place=tokenizer.parent)
     return opened

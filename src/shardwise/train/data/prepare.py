@@ -24,7 +24,7 @@ from shardwise.train.writable import why_not_writable
 
 __all__ = ["TokenisedFiles", "cache_folder", "require_cache", "tokenise", "tokenise_once", "tokenised_summary"]
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Version of the cache: files are tokenised again when what is read of them changes."""
 BATCH_DOCUMENTS = 512
 TOKENS_NAME = "tokens"
