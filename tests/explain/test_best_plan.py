@@ -72,3 +72,10 @@ def test_a_change_that_is_much_faster_than_the_first_is_told_too():
     assert found.fastest_change.edit == "precision=bf16-mixed"
     assert found.fastest_change.step_s < found.first_change.step_s / 5
     assert replace(found, changes=(found.first_change,)).fastest_change is None
+
+
+def test_a_field_that_follows_from_another_is_typed_where_the_recommended_plan_has_it_otherwise():
+    """Parameters that a pipeline keeps gathered were to be gathered again in the plan without one, which keeps them."""
+    best = explain(plan(pp=2, dp_shard=4)).best
+    again = predict(best.plan)
+    assert (best.step_s, best.needed_bytes) == (again.time.step_s, again.memory.needed_bytes)

@@ -35,14 +35,13 @@ def best_plan(plan: Plan, prediction: Prediction) -> VerifiedChange | None:
     except ShardwiseError:  # a rule excludes the question whatever the layout
         return None
     for best in rank(fitting, objective="step_time", limit=1):
-        return beside(edit(plan, best.why, LAYOUT, tuple(_differences(plan, best.plan))), best.prediction, prediction)
+        return beside(edit(plan, best.why, LAYOUT, tuple(_stated(best.plan))), best.prediction, prediction)
     return None
 
 
-def _differences(plan: Plan, other: Plan) -> Iterator[tuple[str, Value]]:
-    """The fields of the layout and the recipe in which another plan differs, with its values."""
+def _stated(plan: Plan) -> Iterator[tuple[str, Value]]:
+    """Every field of the layout and the recipe but the batch: what a file leaves open may follow from another one."""
     for record in (Layout, Recipe):
         for one in fields(record):
-            value = current_value(other, one.name)
-            if one.name != "global_batch_size" and value != current_value(plan, one.name):
-                yield one.name, value
+            if one.name != "global_batch_size":
+                yield one.name, current_value(plan, one.name)
