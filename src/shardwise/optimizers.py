@@ -17,7 +17,7 @@ OptimizerName = Literal[
 SeedOptimizer = Literal["adam", "sgd", "none"]
 """Optimizers that the seeds' arithmetic knows (``formulas/seed.py``)."""
 StepTemporary = Literal["none", "foreach", "always"]
-TrainerOption = Literal["betas", "eps", "momentum", "foreach", "whole", "part"]
+TrainerOption = Literal["betas", "eps", "momentum", "foreach", "whole", "part", "rest_of"]
 
 DEFAULT_OPTIMIZER: OptimizerName = "adamw"
 """A plan that names no optimizer gets this one, and every engine has it."""
@@ -51,6 +51,8 @@ class OptimizerKind:
     clips_in_update: bool = False
     """Whether our trainer's kernel multiplies gradients by the clipping factor as it reads them, so that clipping is no
     pass of its own."""
+    updates_halves: bool = False
+    """Whether our trainer's update takes weights in two halves of 16 bits (``train/halves.py``)."""
     seed_optimizer: SeedOptimizer = "none"
     """How the seeds' arithmetic counts it."""
     torch_class: str | None = None
@@ -74,9 +76,10 @@ _KINDS = (
         step_temporary="foreach",
         has_fused_kernel=True,
         clips_in_update=True,
+        updates_halves=True,
         seed_optimizer="adam",
         torch_class="shardwise.train.adamw.OnePassAdamW",
-        trainer_options=("betas", "eps"),
+        trainer_options=("betas", "eps", "rest_of"),
         source="Kingma & Ba, arXiv:1412.6980; Loshchilov & Hutter, arXiv:1711.05101",
     ),
     OptimizerKind(

@@ -37,7 +37,7 @@ def test_a_drawn_step_that_does_not_fit_says_so(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Simulated step of ")
     assert "; 1 of 1 rank drawn with" in lines[0]
-    assert lines[1] == "Its memory: 130.18 of 23.52 GiB on the fullest GPU: does not fit"
+    assert lines[1] == "Its memory: 115.72 of 23.52 GiB on the fullest GPU: does not fit"
 
 
 def test_json_prints_the_trace(capsys):

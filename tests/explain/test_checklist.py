@@ -134,4 +134,4 @@ def test_an_engine_without_zero_stages_gets_no_advice_about_them():
 
 def test_more_gpus_than_sequences_are_answered_from_the_states():
     found = answers("llama-3.1-405b", "128xh100-sxm", global_batch_size=64)
-    assert "no: they are 6047.69 GiB" in found["Does it fit one GPU?"].claim
+    assert "no: they are 6,047.69 GiB" in found["Does it fit one GPU?"].claim

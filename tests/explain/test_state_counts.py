@@ -89,7 +89,7 @@ def test_a_single_rank_is_warned_in_its_own_convention():
     assert "8-bit" not in caution.suggestion
     engine = plan("7B", cluster="h100-sxm", layout=Layout(zero_stage=3), convention="engine")
     caution = next(finding for finding in explain(engine).findings if "divides nothing" in finding.claim)
-    assert "all 16 bytes per parameter" in caution.claim
+    assert "all 14 bytes per parameter" in caution.claim
 
 
 def test_strategies_are_compared_in_the_convention_that_was_asked_for():

@@ -46,7 +46,7 @@ def as_it_was(monkeypatch):
     monkeypatch.setattr(stage_context, "NUM_GATED_TENSORS", {"none": 4, "selective": 4, "full": 4})
 
 
-@pytest.mark.usefixtures("as_it_was", "copies_alone")
+@pytest.mark.usefixtures("as_it_was", "copies_alone", "in_units")
 @pytest.mark.parametrize("run", RUNS, ids=[run["name"] for run in RUNS])
 def test_peaks_are_within_two_and_a_half_per_cent_allocated_and_thirteen_reserved(run):
     predicted = predict_memory(read_plan(run["plan"])).worst
@@ -54,14 +54,14 @@ def test_peaks_are_within_two_and_a_half_per_cent_allocated_and_thirteen_reserve
     assert predicted.peak_reserved_bytes == pytest.approx(run["peak_reserved_bytes"], rel=0.13)
 
 
-@pytest.mark.usefixtures("copies_alone")
+@pytest.mark.usefixtures("copies_alone", "in_units")
 @pytest.mark.parametrize("run", LATER_RUNS, ids=[run["name"] for run in LATER_RUNS])
 def test_later_peaks_are_within_three_per_cent_allocated(run):
     predicted = predict_memory(read_plan(run["plan"])).worst
     assert predicted.peak_allocated_bytes == pytest.approx(run["peak_allocated_bytes"], rel=0.03)
 
 
-@pytest.mark.usefixtures("as_it_was", "copies_alone")
+@pytest.mark.usefixtures("as_it_was", "copies_alone", "in_units")
 def test_half_of_the_peaks_are_within_half_a_per_cent_allocated_and_three_reserved():
     predicted = [predict_memory(read_plan(run["plan"])).worst for run in RUNS]
     pairs = list(zip(predicted, RUNS, strict=True))

@@ -201,6 +201,7 @@ def test_activations_that_are_copied_between_blocks_hide_under_nothing(engine, w
     assert (copies_s(context) >= both_ways_s) is waits
 
 
+@pytest.mark.usefixtures("in_units")
 def test_a_measured_run_waits_for_all_copies():
     """Our trainer on one H200, compiled blocks, 1B with a head of its own: 204 ms a step
     (benchmarks/results/2026-11-29-h200-written-over.jsonl, "1b offload activations"; 119 ms were predicted)."""

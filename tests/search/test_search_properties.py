@@ -163,9 +163,9 @@ def test_no_pin_finds_faster_plans(model, cluster, engine, seq_len, batch, pin):
 
 def test_what_predictions_correct_brings_other_variants_before_the_fastest(monkeypatch):
     asked = {
-        "model": read_model("deepseek-v2-lite"),
-        "cluster": read_cluster("16xh100-pcie"),
-        "recipe": Recipe(seq_len=4096, global_batch_size=32, compile=False),
+        "model": read_model("qwen3-30b-a3b"),
+        "cluster": read_cluster("16xl40s"),
+        "recipe": Recipe(seq_len=4096, global_batch_size=64, compile=False),
         "engine": "fsdp2",
     }
     fastest_s = search(**asked).pareto[0].prediction.time.step_s

@@ -57,6 +57,35 @@ def check_loss(device):
     assert torch.equal(rows[:, 9001:], untouched)
 
 
+def check_adamw(device):
+    """A whole weight and one in two halves, with gradients of either kind, against torch's arithmetic."""
+    from shardwise.train.adamw import OnePassAdamW
+    from shardwise.train.halved import halved, joined
+
+    generator = torch.Generator().manual_seed(7)
+    weight = torch.randn(3, 100_003, generator=generator).to(device)
+    gradients = [torch.randn(weight.shape, generator=generator).bfloat16().to(device) for _ in range(3)]
+    expected = torch.nn.Parameter(weight.clone())
+    plain = torch.optim.AdamW([expected], lr=1e-2, weight_decay=0.1)
+    half, rest = halved(weight)
+    parameters = torch.nn.Parameter(half.clone()), torch.nn.Parameter(weight.clone())
+    own = [
+        OnePassAdamW([{"params": [one], "weight_decay": 0.1}], lr=1e-2, betas=(0.9, 0.999), rest_of=lambda _, r=left: r)
+        for one, left in zip(parameters, (rest, None), strict=True)
+    ]
+    for gradient in gradients:
+        expected.grad = 0.5 * gradient.float()
+        parameters[0].grad, parameters[1].grad = gradient.clone(), gradient.float()
+        for optimizer in own:
+            optimizer.begin(torch.tensor(0.5))
+            optimizer.step()
+        plain.step()
+    assert torch.equal(own[0].state[parameters[0]]["step"], torch.tensor(3.0, device=device))
+    torch.testing.assert_close(parameters[1].detach(), expected.detach(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(joined(parameters[0].detach(), rest), expected.detach(), rtol=1e-6, atol=1e-6)
+    assert torch.equal(parameters[0].detach(), joined(parameters[0].detach(), rest).bfloat16())
+
+
 @NEEDS_TRITON
 @pytest.mark.parametrize("check", ["check_gate", "check_loss"])
 def test_a_kernel_computes_what_torch_does_in_the_interpreter(check):
@@ -71,6 +100,10 @@ def test_a_kernel_computes_what_torch_does_in_the_interpreter(check):
 @pytest.mark.gpu
 @NEEDS_TRITON
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("check", [check_gate, check_loss])
+@pytest.mark.parametrize("check", [check_gate, check_loss, check_adamw])
 def test_a_kernel_computes_what_torch_does_on_a_gpu(check):
     check("cuda")
+
+
+def test_adamw_without_a_kernel_does_the_same():
+    check_adamw("cpu")

@@ -192,14 +192,12 @@ def test_small_tensors_are_updated_together_as_each_by_itself():
     options = {"lr": 0.1, "betas": (0.9, 0.95)}
     together = OnePassAdamW([{"params": mine, "weight_decay": 0.1}], **options)
     one_by_one = torch.optim.AdamW([{"params": theirs, "weight_decay": 0.1}], **options)
-    together._make_states()
-    for step in range(3):
+    for _ in range(3):
         gradients = [torch.randn(start.shape, generator=generator) for start in starts]
         for weight, other, gradient in zip(mine, theirs, gradients, strict=True):
             weight.grad, other.grad = gradient.clone(), 0.25 * gradient
-        together._count.fill_(step + 1)
-        together._scale = (torch.tensor(4.0), torch.zeros(()))
-        together._update_small(mine, together.param_groups[0])
+        together.begin(torch.tensor(0.25))
+        together.step()
         one_by_one.step()
     for weight, other in zip(mine, theirs, strict=True):
         assert torch.allclose(weight, other, rtol=1e-6)

@@ -8,13 +8,14 @@ from dataclasses import replace
 from math import ceil
 
 from shardwise.claims import Claim, near
-from shardwise.engines.table import state_bytes
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import engine_states, state_bytes_of, textbook_states
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_memory
 from shardwise.prediction import MemoryPrediction, StageMemory
+from shardwise.step.layer_placement import pipeline_stages
+from shardwise.step.stage_context import StageContext
 from shardwise.units import GB, format_count, format_gb, format_gib
 
 __all__ = ["seed_differences"]
@@ -67,7 +68,7 @@ def _totals(seed: MemoryPrediction, real: MemoryPrediction) -> Finding:
 
 
 def _bytes_per_param(plan: Plan, seed: StageMemory, real: StageMemory) -> Finding:
-    states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)
+    states = StageContext(plan=plan, stage=pipeline_stages(model=plan.model, layout=plan.layout)[0]).states
     textbook, engine = textbook_states(plan), engine_states(plan)
     master = f" + {states.master_bytes} fp32 master copy" if states.master_bytes else ""
     return Finding(

@@ -4,7 +4,7 @@ from shardwise.columns import least, most, rounded
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.step.inventory import StageInventory
-from shardwise.step.native_engine import is_native_engine, uses_ddp
+from shardwise.step.native_engine import is_native_engine, uses_units
 from shardwise.units import GIB, Bytes
 
 CONTEXT_BYTES = round(0.73 * GIB)
@@ -67,7 +67,7 @@ def has_stream_pools(plan: Plan) -> bool:
     """
     if is_native_engine(plan) and plan.layout.world_size == 1:
         return False
-    is_fsdp_of_one = is_native_engine(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe)
+    is_fsdp_of_one = is_native_engine(plan) and uses_units(layout=plan.layout, recipe=plan.recipe)
     return plan.layout.zero_stage == 3 or is_fsdp_of_one
 
 

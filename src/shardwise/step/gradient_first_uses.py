@@ -1,6 +1,6 @@
 """When in a backward pass the gradients of a unit appear."""
 
-from shardwise.columns import negated
+from shardwise.columns import given, negated
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.timeline import RunMoments
 from shardwise.units import Bytes
@@ -17,8 +17,12 @@ def gradient_first_uses(context: StageContext, unit: Unit, num_bytes: Bytes) -> 
     if not unit.is_block:
         waits = context.gathers_parameters & (context.vocabulary_ranks == 1) & (not context.wraps_ends)
         head = context.each(_share, num_bytes, context.head_elements, unit.base.full) * negated(waits)
-        is_cast = context.states.compute_bytes < context.states.gradient_bytes
-        return ((head, timeline.head_backward + is_cast), (num_bytes - head, timeline.first_backward_end))
+        is_cast = (context.states.compute_bytes < context.states.gradient_bytes) & negated(context.keeps_halves)
+        return (
+            (given(negated(is_cast), head), timeline.head_backward),
+            (given(is_cast, head), timeline.head_backward + 1),
+            (num_bytes - head, timeline.first_backward_end),
+        )
     return first_uses_by_block(timeline.runs[unit.run], unit.count, num_bytes)
 
 

@@ -40,11 +40,26 @@ def uses_ddp(*, layout: Layout, recipe: Recipe) -> bool:
     """Whether torch's DDP serves: whole states, nothing cast and no part of a matrix.
 
     Frozen weights are kept in what they are computed with, and adapters cast themselves. Otherwise whole states are
-    units of FSDP2 over an axis of one rank, cast and reduced unit by unit.
+    units of FSDP2 over an axis of one rank, cast and reduced unit by unit, or of one rank halves.
     """
     is_cast = recipe.precision not in ("fp32", "bf16") and recipe.adapter == "none"
     is_plain = (layout.tp == 1) & (layout.ep == 1) & (not is_cast)
     return is_replicated(layout) & is_plain & (recipe.offload == "none")
+
+
+def keeps_halves(*, layout: Layout, recipe: Recipe) -> bool:
+    """Whether a run of one rank keeps fp32 weights as bf16, which it computes with, and the 16 bits rounded off.
+
+    Nothing is gathered or cast, and gradients of a single micro-batch stay in bf16. Our AdamW alone updates halves.
+    """
+    is_bf16 = recipe.precision in ("bf16-mixed", "fp8-mixed") and recipe.adapter == "none"
+    is_adamw = OPTIMIZERS[recipe.optimizer].updates_halves and recipe.offload == "none"
+    return (layout.world_size == 1) & is_bf16 & is_adamw
+
+
+def uses_units(*, layout: Layout, recipe: Recipe) -> bool:
+    """Whether units of FSDP2 hold the states, over an axis of one rank where each rank keeps whole ones."""
+    return negated(uses_ddp(layout=layout, recipe=recipe) | keeps_halves(layout=layout, recipe=recipe))
 
 
 BF16_PRECISIONS = ("bf16", "bf16-mixed", "fp8-mixed")

@@ -16,7 +16,7 @@ from shardwise.step.native_engine import (
     compiles_experts,
     is_native_engine,
     is_replicated,
-    uses_ddp,
+    uses_units,
     weighs_expert_inputs,
 )
 from shardwise.step.stage_context import StageContext
@@ -210,7 +210,7 @@ def operation_context(context: StageContext) -> OperationContext:
         engine_calls=profile.block_calls,
         has_own_host=is_native_engine(plan),
         is_compiled=plan.recipe.compile,
-        has_units=is_native_engine(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe),
+        has_units=is_native_engine(plan) and uses_units(layout=plan.layout, recipe=plan.recipe),
     )
 
 

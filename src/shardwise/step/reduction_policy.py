@@ -3,7 +3,7 @@
 from shardwise.columns import negated
 from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
-from shardwise.step.native_engine import is_native_engine, uses_ddp
+from shardwise.step.native_engine import is_native_engine, uses_units
 
 
 def shards_unit_by_unit(plan: Plan) -> bool:
@@ -15,10 +15,10 @@ def shards_unit_by_unit(plan: Plan) -> bool:
 def communicates_unit_by_unit(plan: Plan) -> bool:
     """Whether gathers and reductions belong to units of the model and not to buckets.
 
-    Our trainer's do wherever DDP does not serve, also those of whole states, which are units of FSDP2 over one rank.
+    Our trainer's do wherever it has units, also those of whole states over one rank.
     """
     if is_native_engine(plan):
-        return not uses_ddp(layout=plan.layout, recipe=plan.recipe)
+        return uses_units(layout=plan.layout, recipe=plan.recipe)
     return shards_unit_by_unit(plan)
 
 

@@ -23,9 +23,10 @@ from shardwise.step.native_engine import (
     has_own_decoder,
     is_native_engine,
     is_replicated,
+    keeps_halves,
     splits_backward,
     spreads_vocabulary,
-    uses_ddp,
+    uses_units,
     weighs_expert_inputs,
 )
 from shardwise.step.recomputed_blocks import HeldRun
@@ -106,6 +107,10 @@ class StageContext:
         )
         if self.adapted_input_bytes == DTYPE_BYTES["fp32"]:
             states = replace(states, weight_bytes=4, gradient_bytes=4, moment_bytes=4, reduce_bytes=4)
+        if self.keeps_halves is not False:  # gradients of one micro-batch stay as backward makes them
+            is_left = self.keeps_halves & (self.plan.num_microbatches == 1)
+            made = either(is_left, states.compute_bytes, states.gradient_bytes)
+            states = replace(states, gradient_bytes=made)
         if self.plan.recipe.moment_dtype is not None:
             states = replace(states, moment_bytes=DTYPE_BYTES[self.plan.recipe.moment_dtype])
         asked = self.plan.recipe.reduce_dtype
@@ -146,8 +151,13 @@ class StageContext:
     def gathers_parameters(self) -> bool:
         """Whether parameters are gathered unit by unit (FSDP, ZeRO-3; under our trainer also from one rank)."""
         if self.is_native_engine:
-            return settled(negated(uses_ddp(layout=self.plan.layout, recipe=self.plan.recipe)))
+            return settled(uses_units(layout=self.plan.layout, recipe=self.plan.recipe))
         return settled(self.zero_stage == 3)
+
+    @cached_property
+    def keeps_halves(self) -> bool:
+        """Whether our trainer keeps fp32 weights as two halves, one of which it computes with."""
+        return self.is_native_engine and settled(keeps_halves(layout=self.plan.layout, recipe=self.plan.recipe))
 
     @cached_property
     def wraps_ends(self) -> bool:
@@ -188,7 +198,11 @@ class StageContext:
         """fp32 modules under torch autocast: fp32 residual stream and cached low-precision weight copies."""
         torch_engine = self.profile.is_torch
         mixed = self.states.compute_bytes < self.states.weight_bytes
-        return (torch_engine and not self.has_adapter) & mixed & negated(self.gathers_parameters)
+        return (
+            (torch_engine and not self.is_native_engine and not self.has_adapter)
+            & mixed
+            & negated(self.gathers_parameters)
+        )
 
     @cached_property
     def adapted_input_bytes(self) -> Bytes:

@@ -80,6 +80,11 @@ def sharding_operations(context: StageContext, operation: OperationContext) -> I
         is_kept = is_native_engine(context.plan) & is_alone(context.plan.layout) & (context.plan.num_microbatches == 1)
         added = (states.compute_bytes + either(is_kept, 1, 2) * states.gradient_bytes) * whole
         yield operation.memory_operation("gradient accumulation", "backward", added)
+    elif context.keeps_halves:
+        # torch casts the first micro-batch's gradient to fp32, and casts and adds every later one.
+        one, later = states.compute_bytes + states.weight_bytes, context.rounds - 1
+        traffic = one + 3 * states.weight_bytes * later / context.rounds
+        yield operation.memory_operation("gradient accumulation", "backward", traffic * whole if later else 0)
     elif accumulated_bytes(context):
         yield operation.memory_operation("gradient accumulation", "backward", accumulated_bytes(context) * whole)
 

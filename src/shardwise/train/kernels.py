@@ -1,6 +1,7 @@
 """Triton kernels that read and write every number once; imported where there is a GPU, as Triton comes with CUDA.
 
-A step of AdamW reads weight, gradient and both moments and writes all but the gradient: 28 bytes per fp32 parameter.
+A step of AdamW reads weight, gradient and both moments and writes all but the gradient: 28 bytes per fp32 parameter,
+26 where the gradient is bf16 and the weight is in two halves.
 torch's fused kernel also writes the gradient back when it is handed the scale that clips it. The backward of a gated
 activation reads three tensors and writes three in the place of what it has read.
 
@@ -21,6 +22,7 @@ LOSS_TILE, LOSS_WARPS = 8192, 8
 @triton.jit
 def _adamw(  # noqa: PLR0917 - a kernel takes its arguments one by one
     weight_pointer: tl.tensor,
+    rest_pointer: tl.tensor,
     gradient_pointer: tl.tensor,
     mean_pointer: tl.tensor,
     square_pointer: tl.tensor,
@@ -32,6 +34,7 @@ def _adamw(  # noqa: PLR0917 - a kernel takes its arguments one by one
     rest_1: tl.tensor,
     rest_2: tl.tensor,
     epsilon: tl.tensor,
+    is_halved: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
     factor = tl.load(scalars_pointer)
@@ -42,14 +45,24 @@ def _adamw(  # noqa: PLR0917 - a kernel takes its arguments one by one
     gradient = tl.load(gradient_pointer + places, mask=is_here, eviction_policy="evict_first").to(tl.float32)
     mean = tl.load(mean_pointer + places, mask=is_here, eviction_policy="evict_first").to(tl.float32)
     square = tl.load(square_pointer + places, mask=is_here, eviction_policy="evict_first").to(tl.float32)
-    weight = tl.load(weight_pointer + places, mask=is_here, eviction_policy="evict_first").to(tl.float32)
+    weight = tl.load(weight_pointer + places, mask=is_here, eviction_policy="evict_first")
+    if is_halved:
+        rest = tl.load(rest_pointer + places, mask=is_here, eviction_policy="evict_first").to(tl.int32)
+        upper = weight.to(tl.int16, bitcast=True).to(tl.int32) << 16
+        weight = (upper + rest).to(tl.float32, bitcast=True)
+    else:
+        weight = weight.to(tl.float32)
     gradient = gradient * factor
     weight = weight - decayed * weight
     mean = beta_1 * mean + rest_1 * gradient
     square = beta_2 * square + rest_2 * gradient * gradient
     deviation = tl.math.div_rn(tl.math.sqrt_rn(square), root) + epsilon
     weight = weight - tl.math.div_rn(rate * mean, deviation)
-    tl.store(weight_pointer + places, weight.to(weight_pointer.dtype.element_ty), mask=is_here)
+    half = weight.to(weight_pointer.dtype.element_ty)
+    tl.store(weight_pointer + places, half, mask=is_here)
+    if is_halved:
+        rest = weight.to(tl.int32, bitcast=True) - (half.to(tl.int16, bitcast=True).to(tl.int32) << 16)
+        tl.store(rest_pointer + places, tl.minimum(rest, 32767).to(tl.int16), mask=is_here)
     tl.store(mean_pointer + places, mean.to(mean_pointer.dtype.element_ty), mask=is_here)
     tl.store(square_pointer + places, square.to(square_pointer.dtype.element_ty), mask=is_here)
 
@@ -60,6 +73,7 @@ def adamw(
     moments: tuple[Tensor, Tensor],
     scalars: Tensor,
     *,
+    rest: Tensor | None = None,
     betas: tuple[float, float],
     decayed_fraction: float,
     epsilon: float,
@@ -72,6 +86,7 @@ def adamw(
         moments: means of the gradient and of its square.
         scalars: fp32 on the device: what the gradient is multiplied with, the learning rate over the first bias
             correction, the root of the second.
+        rest: int16, what bf16 took off the weight (``halved.py``); ``None`` where the weight is whole.
         betas: of the two moments.
         decayed_fraction: of the weight, taken off before the update.
         epsilon: added to the root of the second moment.
@@ -80,6 +95,7 @@ def adamw(
     num_elements = weight.numel()
     _adamw[(triton.cdiv(num_elements, TILE),)](
         weight,
+        weight if rest is None else rest,
         gradient,
         mean,
         square,
@@ -91,6 +107,7 @@ def adamw(
         1 - betas[0],
         1 - betas[1],
         epsilon,
+        is_halved=rest is not None,
         tile=TILE,
         num_warps=4,
     )

@@ -34,7 +34,14 @@ from shardwise.train.optimizers import (
     make_optimizer,
     set_learning_rates,
 )
-from shardwise.train.parameters import Trained, tied_ends, trained_parameters, untrained_states
+from shardwise.train.parameters import (
+    Trained,
+    send_gradients,
+    take_updates,
+    tied_ends,
+    trained_parameters,
+    untrained_states,
+)
 from shardwise.train.passes import Passes, make_passes
 from shardwise.train.routing import RoutingSums
 from shardwise.train.sampling import Sampler, sample_object
@@ -94,7 +101,7 @@ class Trainer:
         if self.validator is not None:
             also["validation"] = self.validator.state
         return also | {
-            "model": ModelStates(self.trained, untrained=self._untrained()),
+            "model": ModelStates(self.trained, self.built.halves, untrained=self._untrained()),
             "optimizer": OptimizerStates(self.trained, self.optimizer),
             "data": self.source,
             "progress": self.progress,
@@ -134,13 +141,11 @@ class Trainer:
             self.optimizer.begin(factor)
         else:
             scale_gradients(self.trained, factor)
-        for entry in self.trained:
-            entry.send_gradient()
+        send_gradients(self.trained)
         if self.device.type == "cuda" and self.job.recipe.offload == "optimizer":
             torch.cuda.current_stream().synchronize()
         self.optimizer.step()
-        for entry in self.trained:
-            entry.take_update()
+        take_updates(self.trained)
 
     def _take_gradients(self, loss_sum: Tensor, num_tokens: Tensor, unit_ratio: float) -> StepSums:
         for group, parameters in self.parts.items():
@@ -168,7 +173,8 @@ def make_trainer(
 ) -> Trainer:
     """Build the model (or take the one that is given), its optimizer and its passes."""
     built = build_model(job, mesh, device=device, given=given)
-    trained = trained_parameters(built.decoders, mesh, steps_on_host=job.recipe.offload == "optimizer")
+    steps_on_host = job.recipe.offload == "optimizer"
+    trained = trained_parameters(built.decoders, mesh, halves=built.halves, steps_on_host=steps_on_host)
     optimizer = make_optimizer(trained, job)
     passes = make_passes(built, job, mesh, device=device)
     return Trainer(

@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 from shardwise.step.loss import num_own_pieces, padded_rows
 from shardwise.train.compiled import compiled
 from shardwise.train.exchange import all_reduced
+from shardwise.train.torch_private import foreach_mul
 
 IGNORED_LABEL = -100
 """A position that counts neither in the loss nor in its divisor."""
@@ -169,7 +170,7 @@ class _SummedTokenLoss(torch.autograd.Function):
         hidden_gradient = torch.empty_like(hidden_TD) if needs_hidden else None
         num_rows = weight_VD.size(0)
         weight_VD = _padded(weight_VD)
-        weight_gradient = torch.zeros_like(weight_VD) if needs_weight else None
+        weight_gradient = torch.empty_like(weight_VD) if needs_weight else None
         total = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
         start = 0
         for part_TD, labels in zip(hidden_TD.chunk(pieces.num_chunks), labels_T.chunk(pieces.num_chunks), strict=True):
@@ -179,7 +180,7 @@ class _SummedTokenLoss(torch.autograd.Function):
             if hidden_gradient is not None:
                 torch.mm(gradient_TV, weight_VD, out=hidden_gradient[start : start + part_TD.size(0)])
             if weight_gradient is not None:
-                weight_gradient.addmm_(gradient_TV.t(), part_TD)
+                weight_gradient.addmm_(gradient_TV.t(), part_TD, beta=int(start > 0))
             start += part_TD.size(0)
             del logits_TV, gradient_TV  # before the next piece is made
         ctx.save_for_backward(hidden_gradient, None if weight_gradient is None else weight_gradient[:num_rows])
@@ -191,8 +192,7 @@ class _SummedTokenLoss(torch.autograd.Function):
         hidden_gradient, weight_gradient = ctx.saved_tensors
         if not ctx.is_scaled:
             # In place and once: schedules that split the backward pass come twice, for inputs and for weights.
-            for part in (hidden_gradient, weight_gradient):
-                if part is not None:
-                    part.data.mul_(gradient.to(part.dtype))
+            parts = [part.data for part in (hidden_gradient, weight_gradient) if part is not None]
+            foreach_mul(parts, gradient.to(parts[0].dtype))  # wide loads, unlike mul_ by a number on the device
             ctx.is_scaled = True
         return hidden_gradient, weight_gradient, None, None

@@ -134,7 +134,7 @@ def held_bytes(trainer: Trainer) -> dict[str, int]:
     """
     gradients = [entry.parameter.grad for entry in trainer.trained if entry.parameter.grad is not None]
     held = {
-        "parameters": nbytes(held_parameters(list(trainer.built.decoders))),
+        "parameters": nbytes([*held_parameters(list(trainer.built.decoders)), *trainer.built.halves.tensors()]),
         "gradients": nbytes([local_part(gradient) for gradient in gradients]),
         "optimizer": nbytes(_moments(trainer)),
     }
@@ -150,7 +150,7 @@ def _moments(trainer: Trainer) -> list[Tensor]:
 
 def states_held(trainer: Trainer) -> dict[MemoryComponent, int]:
     """Bytes this rank's device keeps from step to step by component, counted over tensors whose purpose is known."""
-    parameters = held_parameters(list(trainer.built.decoders))
+    parameters = [*held_parameters(list(trainer.built.decoders)), *trainer.built.halves.tensors()]
     trained = [entry.local for entry in trainer.trained]
     stepped = _host_copies(trainer)
     buckets = trained if any(isinstance(chunk, DistributedDataParallel) for chunk in trainer.built.chunks) else []
@@ -164,7 +164,7 @@ def states_held(trainer: Trainer) -> dict[MemoryComponent, int]:
 
 def _host_copies(trainer: Trainer) -> list[Tensor]:
     """Weights that the optimizer updates elsewhere than where they are computed with."""
-    return [entry.stepped for entry in trainer.trained if entry.stepped is not entry.local]
+    return [entry.stepped for entry in trainer.trained if entry.is_stepped_on_host]
 
 
 def make_sampler(trainer: Trainer) -> Sampler:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from shardwise.errors import RecipeError
 from shardwise.optimizers import OPTIMIZERS, OptimizerKind, TrainerOption
+from shardwise.train.halves import Halves
 from shardwise.train.job import Job, OptimizerSpec
 from shardwise.train.optimizer_kinds import AdamW8bit
 from shardwise.train.parameters import Trained
@@ -31,6 +32,7 @@ def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
         "eps": spec.epsilon,
         "momentum": spec.beta_1_fraction,
         "foreach": True,
+        "rest_of": lambda stepped: by_stepped[id(stepped)].rest,
         "whole": lambda stepped, part: by_stepped[id(stepped)].whole(part),
         "part": lambda stepped, whole: by_stepped[id(stepped)].own_part(whole).to(stepped.device),
     }
@@ -119,23 +121,22 @@ def set_learning_rates(optimizer: Optimizer, spec: OptimizerSpec, *, step: int, 
 class ModelStates:
     """The weights as a checkpoint holds them: whole tensors by Hugging Face name, each rank giving its part."""
 
-    def __init__(self, trained: tuple[Trained, ...], *, untrained: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(
+        self, trained: tuple[Trained, ...], halves: Halves, *, untrained: Mapping[str, Tensor] | None = None
+    ) -> None:
         """``untrained`` belongs to the model as well."""
-        self.trained, self.untrained = trained, untrained or {}
+        self.tensors = {**{entry.name: entry.parameter for entry in trained}, **(untrained or {})}
+        self.halves = halves
 
     def state_dict(self) -> dict[str, Any]:
         """Weights by name."""
-        return {**{entry.name: entry.parameter.detach() for entry in self.trained}, **self.untrained}
+        return {name: self.halves.whole(tensor) for name, tensor in self.tensors.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """``torch.distributed.checkpoint`` has loaded into the tensors in place; other tensors are copied."""
-        with torch.no_grad():
-            for entry in self.trained:
-                if state[entry.name].data_ptr() != entry.parameter.data_ptr():
-                    entry.parameter.copy_(state[entry.name])
-            for name, tensor in self.untrained.items():
-                if state[name].data_ptr() != tensor.data_ptr():
-                    tensor.copy_(state[name])
+        for name, tensor in self.tensors.items():
+            if state[name].data_ptr() != tensor.data_ptr():
+                self.halves.take(tensor, state[name])
 
 
 class OptimizerStates:

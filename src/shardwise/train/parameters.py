@@ -5,6 +5,7 @@ A DTensor's arithmetic goes through a dispatcher that costs microseconds per ten
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,12 @@ from torch.distributed.tensor import DTensor
 
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.foreign import ForeignModule
+from shardwise.train.halves import Halves
 from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.mesh import Mesh
 from shardwise.train.nf4 import QuantisedLinear
 from shardwise.train.parameter_kinds import kind_of
+from shardwise.train.torch_private import foreach_copy
 
 HEAD, TABLE = "lm_head.weight", "model.embed_tokens.weight"
 """A tied head that stands alone at the end of a pipeline goes by the name of the table."""
@@ -34,7 +37,9 @@ class Trained:
     local: nn.Parameter
     """This rank's part, on the same storage."""
     stepped: nn.Parameter
-    """What the optimizer updates: the local part, or its copy on the host."""
+    """What the optimizer updates: the local part, or its copy: on the host, or in fp32 where the part is bf16."""
+    rest: Tensor | None = None
+    """What bf16 took off the weight that the optimizer updates (``halves.py``)."""
     num_copies: int
     """Ranks of the job that hold this same part."""
     decays: bool = True
@@ -42,27 +47,19 @@ class Trained:
     is_block_matrix: bool = False
     """Whether the parameter is a matrix of a block or a stack of matrices; no vector, table, convolution or head."""
 
+    @property
+    def is_stepped_on_host(self) -> bool:
+        """Whether the optimizer updates a copy of the local part as it is, and not in fp32 beside it."""
+        return self.stepped is not self.local and self.stepped.dtype == self.local.dtype
+
     def take_gradient(self) -> None:
         """Hand the parameter's gradient to the local part."""
         gradient = self.parameter.grad
         self.local.grad = None if gradient is None else local_part(gradient)
 
-    def send_gradient(self) -> None:
-        """Copy the gradient to the host, where the optimizer is there; the copy does not wait."""
-        if self.stepped is self.local or self.local.grad is None:
-            return
-        if self.stepped.grad is None:
-            self.stepped.grad = on_host(self.local.grad)
-        self.stepped.grad.copy_(self.local.grad, non_blocking=True)
-
-    def take_update(self) -> None:
-        """Copy the updated weights back from the host."""
-        if self.stepped is not self.local:
-            self.local.detach().copy_(self.stepped.detach(), non_blocking=True)
-
     def refresh_host(self) -> None:
-        """Copy weights to the host after they were loaded."""
-        if self.stepped is not self.local:
+        """Copy weights to the host after they were loaded; an fp32 copy was loaded itself."""
+        if self.is_stepped_on_host:
             self.stepped.detach().copy_(self.local.detach())
 
     def whole(self, part: Tensor) -> Tensor:
@@ -96,6 +93,26 @@ class Trained:
         )
 
 
+def send_gradients(trained: Sequence[Trained]) -> None:
+    """Copy gradients to the copies that the optimizer updates; copies to the host do not wait."""
+    sent = [entry for entry in trained if entry.stepped is not entry.local and entry.local.grad is not None]
+    for entry in sent:
+        if entry.stepped.grad is None:
+            entry.stepped.grad = torch.empty_like(entry.stepped, pin_memory=entry.stepped.is_pinned())
+    _copy([entry.stepped.grad for entry in sent], [entry.local.grad for entry in sent])
+
+
+def take_updates(trained: Sequence[Trained]) -> None:
+    """Copy updated weights back from the copies that the optimizer updated."""
+    taken = [entry for entry in trained if entry.stepped is not entry.local]
+    _copy([entry.local.detach() for entry in taken], [entry.stepped.detach() for entry in taken])
+
+
+def _copy(targets: list[Any], sources: list[Any]) -> None:
+    if targets:
+        foreach_copy(targets, sources, non_blocking=True)
+
+
 def local_part(tensor: Tensor) -> Tensor:
     """This rank's part of a DTensor, on the same storage; a plain tensor as it is."""
     if not isinstance(tensor, DTensor):
@@ -110,7 +127,11 @@ def on_host(part: Tensor) -> Tensor:
 
 
 def trained_parameters(
-    decoders: Sequence[Decoder | TransformersDecoder | ForeignModule], mesh: Mesh, *, steps_on_host: bool = False
+    decoders: Sequence[Decoder | TransformersDecoder | ForeignModule],
+    mesh: Mesh,
+    *,
+    halves: Halves | None = None,
+    steps_on_host: bool = False,
 ) -> tuple[Trained, ...]:
     """Every parameter that is trained, tied ones once."""
     found = []
@@ -118,16 +139,19 @@ def trained_parameters(
     blocks = [block for decoder in decoders for block in decoder.blocks()]
     in_blocks = {id(parameter) for block in blocks for parameter in block.parameters()}
     marked = {name for decoder in decoders if isinstance(decoder, TransformersDecoder) for name in decoder.undecayed}
-    owners = _owners(decoders)
+    owners, halves = _owners(decoders), halves or Halves()
     for name, parameter in _named(decoders):
         if parameter.requires_grad:
             local = nn.Parameter(local_part(parameter))
+            local.grad_dtype = parameter.grad_dtype
+            copy = nn.Parameter(on_host(local)) if steps_on_host else halves.copies.get(parameter)
             kind = kind_of(owners[id(parameter)], name.rpartition(".")[2], parameter)
             entry = Trained(
                 name=name,
                 parameter=parameter,
                 local=local,
-                stepped=nn.Parameter(on_host(local)) if steps_on_host else local,
+                stepped=local if copy is None else copy,
+                rest=halves.rests.get(parameter),
                 num_copies=_num_copies(parameter, mesh) * (2 if id(parameter) in tied else 1),
                 decays=kind != "scale" and name not in marked,
                 is_block_matrix=kind == "matrix" and id(parameter) in in_blocks and name not in marked,
@@ -164,7 +188,7 @@ def kept_buffers(decoders: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
 
 def untrained_states(decoders: Sequence[nn.Module]) -> dict[str, Tensor]:
     """What a checkpoint of the whole model holds beside trained parameters: buffers, and parameters that stay."""
-    fixed = {name: p.detach() for name, p in _named(list(decoders)) if not p.requires_grad}
+    fixed = {name: p for name, p in _named(list(decoders)) if not p.requires_grad}
     return {**fixed, **dict(kept_buffers(decoders))}
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -213,7 +214,8 @@ def load_base(trainer: Trainer, folder: Path) -> None:
     """Fill the model, but not its adapters, from a Hugging Face checkpoint."""
     decoders = list(trainer.built.decoders)
     table = conversion_of(trainer.job.model_config) if uses_transformers(trainer.job) else None
-    load_pretrained([*base_parameters(decoders), *kept_buffers(decoders)], folder, table)
+    filled = trainer.built.halves.filled(base_parameters(decoders))
+    load_pretrained(chain(filled, kept_buffers(decoders)), folder, table)
     load_quantised(quantised_layers(decoders), folder, table)
 
 

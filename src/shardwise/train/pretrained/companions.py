@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from shardwise.errors import ShardwiseError
 from shardwise.train.data.chat import stop_tokens
 from shardwise.train.data.tokenizer import open_tokenizer
 
@@ -56,15 +57,20 @@ class Companions:
 def _add_stops(folder: Path) -> None:
     """Name every token at which the model was taught to stop among those that end a generation.
 
-    A base model's settings know the end of texts alone, and a class's own defaults another tokenizer's.
+    A base model's settings know the end of texts alone, and a class's own defaults another tokenizer's. A file that is
+    no tokenizer teaches no stop, and the trained model is exported beside it all the same.
     """
+    try:
+        stops = stop_tokens(open_tokenizer(folder))
+    except ShardwiseError:
+        return
     path, config = folder / GENERATION_FILE, folder / CONFIG_FILE
     settings = (
         _read(path) if path.is_file() else {name: value for name, value in _read(config).items() if name in SPECIAL}
     )
     held = settings.get("eos_token_id")
     known = held if isinstance(held, list) else [held] if held is not None else []
-    if missing := [token for token in stop_tokens(open_tokenizer(folder)) if token not in known]:
+    if missing := [token for token in stops if token not in known]:
         path.write_text(json.dumps({**settings, "eos_token_id": [*known, *missing]}, indent=2) + "\n", encoding="utf-8")
 
 

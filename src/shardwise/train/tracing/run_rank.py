@@ -138,6 +138,7 @@ def _steps(trainer: Trainer, recorder: Recorder, modes: Sequence[TorchFunctionMo
     whereabouts = Whereabouts(decoders, blocks, has_head=has_head, modes=modes)
     recorder.whereabouts = whereabouts
     recorder.mark([entry.local for entry in trainer.trained], "parameters")
+    recorder.mark(trainer.built.halves.tensors(), "parameters")
     recorder.mark([buffer for decoder in decoders for buffer in decoder.buffers()], "parameters")
     trainer.passes = WatchedPasses(trainer.passes, trainer, recorder, whereabouts)
     recorder.answers_votes = job.layout.pp > 1
