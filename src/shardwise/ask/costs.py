@@ -31,7 +31,7 @@ from shardwise.search import SearchBounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended:
-    """What the search for a plan to price came to."""
+    """The outcome of the search for a plan to price."""
 
     plan: Plan | None = None
     """``None`` where nothing fits, or the question was refused."""

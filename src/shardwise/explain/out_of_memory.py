@@ -208,7 +208,7 @@ def _no_match(size: Size, plan: Plan | None) -> Finding:
 
 
 def _against_plan(message: OomMessage, plan: Plan | None) -> tuple[Finding, ...]:
-    """What the plan is predicted to need beside what the message says, and whether the device is the plan's."""
+    """The memory that the plan is predicted to need, beside the message's, and whether the device is the plan's."""
     if plan is None:
         return ()
     prediction = predict(plan)

@@ -52,10 +52,10 @@ def summary(report: RunCostReport) -> str:
         f"Inside their band lie {said}. Only the first {len(blind)} are predicted blind (median "
         f"{_median_errors(blind)}); the others repeat what the source prints. {len(gaps)} bills marked * are of runs "
         f"that did what no cost can say, and {len(fitted)} marked + of a run that constants of the step were taken "
-        f"from ({'; '.join(f'{row.id}: {row.fitted}' for row in fitted)}); both are in no total. {len(report.unused)} rows "
-        "state too little (--unused says what). The default MFU and its band are the middle and the middle four fifths "
-        "of published rates on the architecture. A bill above its band bought more than steps at a usual rate: old "
-        "kernels, small models, or restarts and evaluation that the source counts."
+        f"from ({'; '.join(f'{row.id}: {row.fitted}' for row in fitted)}); both are in no total. {len(report.unused)} "
+        "rows state too little (--unused says what). The default MFU and its band are the middle and the middle four "
+        "fifths of published rates on the architecture. A bill above its band bought more than steps at a usual rate: "
+        "old kernels, small models, or restarts and evaluation that the source counts."
     )
 
 

@@ -66,7 +66,7 @@ class RunCostComparison:
     implied_mfu_fraction: float | None = None
     """The MFU at which the run would have cost what was printed, for bills of hours and days."""
     gap: str = ""
-    """What the run did that no cost can say; such a bill is in no total."""
+    """Work of the run that no cost can say; such a bill is in no total."""
     fitted: str = ""
     """The constants of the prediction that were taken from this run; such a bill is in no total."""
     note: str = ""
