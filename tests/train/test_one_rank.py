@@ -1,5 +1,6 @@
 """One rank keeps halves, or casts and keeps what FSDP2 would cast, copy and send: the same numbers in fewer kernels."""
 
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -9,9 +10,16 @@ from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 import shardwise.train.build
 import shardwise.train.data_parallel
 import shardwise.train.halves
+from shardwise.train.feed import open_feed
 from shardwise.train.halved import halved, joined
+from shardwise.train.job import CheckpointSpec
+from shardwise.train.loop import make_trainer
+from shardwise.train.measuring import held_bytes, measurement_object
+from shardwise.train.mesh import make_mesh
+from shardwise.train.parameters import send_gradients
+from shardwise.train.worker import run_job
 from train.models import GEMMA, LLAMA, make_job
-from train.world_member import run
+from train.world_member import CPU, run
 
 
 def test_halves_hold_an_fp32_number():
@@ -49,6 +57,57 @@ def test_halves_train_as_fp32_weights_do(worlds, precision, sequences, model):
     for found in (halved_run, copied):
         assert found.losses == pytest.approx(whole.losses, rel=tolerance)
         assert found.norms == pytest.approx(whole.norms, rel=2 * tolerance)
+
+
+@pytest.mark.parametrize("sequences", [8, 2], ids=["one micro-batch", "four micro-batches"])
+@pytest.mark.parametrize("saved_by", [1, 2])
+def test_halves_are_saved_and_resumed_alone_and_by_two(worlds, tmp_path, saved_by, sequences):
+    """A checkpoint of halves goes on bit for bit, and over two ranks, whose own checkpoint goes on in halves."""
+    fields = {"num_steps": 4, "precision": "bf16-mixed"}
+    jobs = {
+        1: make_job(micro_batch_size=sequences, **fields),
+        2: make_job(micro_batch_size=min(4, sequences), layout={"dp_shard": 2}, **fields),
+    }
+    spec = CheckpointSpec(folder=str(tmp_path), every_steps=2, num_kept=9)
+    whole = worlds[saved_by].run(run_halved, replace(jobs[saved_by], checkpoint=spec))[0].losses
+    resumed = CheckpointSpec(resume_from=str(tmp_path / "step-00000002"))
+    for ranks, job in jobs.items():
+        found = worlds[ranks].run(run_halved, replace(job, checkpoint=resumed))[0].losses
+        if ranks == saved_by:
+            assert found == whole[2:]
+        assert found == pytest.approx(whole[2:], rel=1e-5)
+
+
+def run_without_a_gradient(job):
+    """Weights and states before and after a step in which one small weight had no gradient."""
+    mesh = make_mesh(job.layout, device_type="cpu")
+    feed = open_feed(job, data_parallel_rank=0, vocab_size=256, device=CPU)
+    trainer = make_trainer(job, mesh, device=CPU, source=feed)
+    trainer.step()
+    norm = next(entry for entry in trainer.trained if entry.name.endswith("input_layernorm.weight"))
+    before = norm.stepped.detach().clone()
+    norm.local.grad = None
+    send_gradients(trainer.trained)
+    trainer.optimizer.step()
+    feed.close()
+    return torch.equal(before, norm.stepped), trainer.built.halves.copies[norm.parameter] is norm.stepped
+
+
+def test_a_small_weight_without_a_gradient_stays(worlds):
+    assert worlds[1].run(run_without_a_gradient, make_job(precision="bf16-mixed", micro_batch_size=8)) == [(True, True)]
+
+
+def run_measured(job):
+    trainer, records = run_job(job, device=CPU)
+    return measurement_object(trainer, records)["memory"], held_bytes(trainer)
+
+
+def test_halves_are_counted_as_parameters_and_none_of_them_on_the_host(worlds):
+    job = make_job(num_steps=2, precision="bf16-mixed", micro_batch_size=8)
+    ((memory, held),) = worlds[1].run(run_measured, job)
+    assert memory["host_bytes"] == 0
+    # 2 + 4 bytes of small tensors beside 8 of their moments and 4 of each count of steps.
+    assert held["parameters"] == pytest.approx(0.75 * held["optimizer"], rel=1e-3)
 
 
 def run_copying(job):

@@ -186,7 +186,7 @@ class ExplainAnswer(Answer):
 
     @property
     def best(self) -> "VerifiedChange | None":
-        """What ``plan`` recommends for the same question; ``None`` where nothing fits."""
+        """The plan that ``plan`` recommends for the same question; ``None`` where nothing fits."""
         return self.explanation.best
 
     def text(self) -> str:

@@ -21,7 +21,7 @@ __all__ = ["best_plan"]
 
 
 def best_plan(plan: Plan, prediction: Prediction) -> VerifiedChange | None:
-    """What ``plan`` recommends for the same model, cluster, engine, recipe and batch: the layout is searched again.
+    """The plan that ``plan`` recommends for the same model, cluster, engine, recipe and batch: a search of its layout.
 
     It has no changes where the plan is the recommended one. ``None`` where no layout fits, and under the textbook
     convention, which counts states and no steps.

@@ -60,7 +60,7 @@ class LikelyCause:
 
 
 def likely_causes(plan: Plan, prediction: Prediction, tokens_per_s_per_gpu: float) -> tuple[LikelyCause, ...]:
-    """What would explain a rate, in the order in which it is checked; nothing within 5 % of the predicted rate."""
+    """Causes that would explain a rate, in the order of checking them; none within 5 % of the predicted rate."""
     predicted = prediction.throughput.tokens_per_s_per_gpu
     if abs(log(tokens_per_s_per_gpu / predicted)) < NEAR_FRACTION:
         return ()
@@ -110,7 +110,7 @@ def _with_bare_communication(prediction: Prediction, reported: float) -> LikelyC
 
 
 def _unpredicted(plan: Plan, time: TimePrediction, *, reported_s: Seconds) -> Iterator[LikelyCause]:
-    """What input data and clocks would have to be like to be the whole gap."""
+    """How slow input data or clocks would have to be for either to be the whole gap."""
     lost_s = reported_s - time.step_s
     sequences = plan.global_batch_size / reported_s
     waits = f"the step waits for data: {format_seconds(lost_s)} of {format_seconds(reported_s)}, "

@@ -249,7 +249,7 @@ def _late(winner: SweepRow, bounds: SearchBounds) -> str:
 
 
 def _task(bounds: SearchBounds) -> str:
-    """What the compared clusters can do, by the targets of the run where there are any.
+    """A clause on what the compared clusters can do, by the targets of the run where there are any.
 
     >>> _task(SearchBounds()), _task(SearchBounds(deadline_days=20, budget_usd=1e6))
     ('that can do this', 'whose run takes at most 20 days and at most $1,000,000')

@@ -73,7 +73,7 @@ def _optimizer(job: Job) -> str:
 
 
 def _rounded_away(job: Job) -> str:
-    """Which weights no update moves, where there are no fp32 ones to add it to."""
+    """A clause that names the weights no update moves, where there are no fp32 ones to add it to."""
     if job.recipe.precision != "bf16" or job.recipe.optimizer not in STEPS_BY_THE_RATE:
         return ""
     bound = job.optimizer.learning_rate * 2 ** (BF16_BITS + 1)

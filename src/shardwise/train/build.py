@@ -63,7 +63,7 @@ class Built:
     part_gradients: tuple[PartGradient, ...] = ()
     """Parameters whose gradients tp ranks add up."""
     halves: Halves = field(default_factory=Halves)
-    """What bf16 parameters were rounded from, where this rank is alone."""
+    """The parts of weights that rounding to bf16 took off, where this rank is alone."""
     watch: RouterWatch | None = None
     """Watch the routers of this rank's blocks, where the model has some and the job asks for it."""
 

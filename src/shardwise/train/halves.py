@@ -14,14 +14,14 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from shardwise.train.adamw import SMALL_ELEMENTS
+from shardwise.train.adamw import PIECE_ELEMENTS, SMALL_ELEMENTS
 from shardwise.train.halved import halved, joined
 from shardwise.train.units import Unit
 
 
 @dataclass(slots=True, kw_only=True)
 class Halves:
-    """What a model's bf16 parameters were rounded from; nothing where parameters are computed with as they are kept.
+    """The parts of weights that rounding to bf16 took off; empty where parameters are computed with as they are kept.
 
     Small parameters have an fp32 copy instead of a rest: an update takes many of them at once.
     """
@@ -34,16 +34,22 @@ class Halves:
         if parameter in self.copies:
             return self.copies[parameter].detach()
         rest = self.rests.get(parameter)
-        return parameter.detach() if rest is None else joined(parameter.detach(), rest).cpu()
+        if rest is None:
+            return parameter.detach()
+        whole = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
+        for part, half, left in _pieces(whole, parameter.detach(), rest):
+            part.copy_(joined(half, left))
+        return whole
 
     def take(self, parameter: nn.Parameter, whole: Tensor) -> None:
         """Give the parameter another value."""
         with torch.no_grad():
             rest = self.rests.get(parameter)
             if rest is not None:
-                half, left = halved(whole.to(device=parameter.device, dtype=torch.float32))
-                parameter.copy_(half)
-                rest.copy_(left)
+                for part, half, left in _pieces(whole, parameter.detach(), rest):
+                    found = halved(part.to(device=half.device, dtype=torch.float32))
+                    half.copy_(found[0])
+                    left.copy_(found[1])
                 return
             if parameter in self.copies:
                 self.copies[parameter].copy_(whole)
@@ -60,8 +66,13 @@ class Halves:
                 yield name, parameter
 
     def tensors(self) -> list[Tensor]:
-        """Rests and copies, in bytes the other half of the parameters."""
+        """Rests, as many bytes as the parameters they belong to, and fp32 copies of small ones, twice as many."""
         return [*self.rests.values(), *(copy.detach() for copy in self.copies.values())]
+
+
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Parts of contiguous tensors of one shape, few enough elements at a time for a device that is nearly full."""
+    return zip(*(tensor.reshape(-1).split(PIECE_ELEMENTS) for tensor in tensors), strict=True)
 
 
 def halve_units(units: Iterable[Unit], root: nn.Module, *, adds_up: bool) -> Halves:
@@ -84,7 +95,7 @@ def _halve(parameter: nn.Parameter, halves: Halves, *, adds_up: bool) -> None:
     whole = parameter.detach()
     half, rest = halved(whole)
     parameter.data = half
-    if adds_up:
+    if adds_up and parameter.requires_grad:
         parameter.grad_dtype = torch.float32
         if parameter.ndim < 2:
             parameter.register_hook(_rounded)

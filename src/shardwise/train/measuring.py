@@ -134,13 +134,18 @@ def held_bytes(trainer: Trainer) -> dict[str, int]:
     """
     gradients = [entry.parameter.grad for entry in trainer.trained if entry.parameter.grad is not None]
     held = {
-        "parameters": nbytes([*held_parameters(list(trainer.built.decoders)), *trainer.built.halves.tensors()]),
+        "parameters": nbytes(_parameters(trainer)),
         "gradients": nbytes([local_part(gradient) for gradient in gradients]),
         "optimizer": nbytes(_moments(trainer)),
     }
     if trainer.device.type == "cuda":
         held["allocated"] = torch.cuda.memory_allocated()
     return held
+
+
+def _parameters(trainer: Trainer) -> list[Tensor]:
+    """This rank's parts of all parameters, with what rounding took off them."""
+    return [*held_parameters(list(trainer.built.decoders)), *trainer.built.halves.tensors()]
 
 
 def _moments(trainer: Trainer) -> list[Tensor]:
@@ -150,12 +155,11 @@ def _moments(trainer: Trainer) -> list[Tensor]:
 
 def states_held(trainer: Trainer) -> dict[MemoryComponent, int]:
     """Bytes this rank's device keeps from step to step by component, counted over tensors whose purpose is known."""
-    parameters = [*held_parameters(list(trainer.built.decoders)), *trainer.built.halves.tensors()]
     trained = [entry.local for entry in trainer.trained]
     stepped = _host_copies(trainer)
     buckets = trained if any(isinstance(chunk, DistributedDataParallel) for chunk in trainer.built.chunks) else []
     return {
-        "parameters": _on_device(trainer, parameters),
+        "parameters": _on_device(trainer, _parameters(trainer)),
         "optimizer": _on_device(trainer, [*_moments(trainer), *stepped]),
         "gradients": _on_device(trainer, buckets),
         "temporaries": _on_device(trainer, [part for root in trainer.built.decoders for part in root.buffers()]),
@@ -187,7 +191,7 @@ def _memory(trainer: Trainer) -> dict[str, object]:
     """Bytes of the worst rank; components are those of the sampled step where there is one."""
     is_cuda = trainer.device.type == "cuda"
     states = states_held(trainer)
-    everything = nbytes([*held_parameters(list(trainer.built.decoders)), *_moments(trainer), *_host_copies(trainer)])
+    everything = nbytes([*_parameters(trainer), *_moments(trainer), *_host_copies(trainer)])
     values = torch.tensor(
         [
             states["parameters"],

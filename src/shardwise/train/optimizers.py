@@ -190,7 +190,7 @@ class OptimizerStates:
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = 0.0, 0.0
         for entry in self.trained:
-            entry.stepped.grad = torch.zeros_like(entry.stepped)
+            entry.stepped.grad = torch.zeros_like(entry.stepped, dtype=entry.stepped.grad_dtype)
         self.optimizer.step()
         for group, rate, decay in zip(self.optimizer.param_groups, rates, decays, strict=True):
             group["lr"], group["weight_decay"] = rate, decay

@@ -37,9 +37,9 @@ class Trained:
     local: nn.Parameter
     """This rank's part, on the same storage."""
     stepped: nn.Parameter
-    """What the optimizer updates: the local part, or its copy: on the host, or in fp32 where the part is bf16."""
+    """The tensor that the optimizer updates: the local part, or its copy on the host, or an fp32 one of a bf16 part."""
     rest: Tensor | None = None
-    """What bf16 took off the weight that the optimizer updates (``halves.py``)."""
+    """The part of the weight that rounding to bf16 took off, which the optimizer updates as well (``halves.py``)."""
     num_copies: int
     """Ranks of the job that hold this same part."""
     decays: bool = True
@@ -94,8 +94,15 @@ class Trained:
 
 
 def send_gradients(trained: Sequence[Trained]) -> None:
-    """Copy gradients to the copies that the optimizer updates; copies to the host do not wait."""
-    sent = [entry for entry in trained if entry.stepped is not entry.local and entry.local.grad is not None]
+    """Copy gradients to the copies that the optimizer updates; copies to the host do not wait.
+
+    A copy whose part has no gradient in this step gets none, so that it is not updated with an earlier one.
+    """
+    copied = [entry for entry in trained if entry.stepped is not entry.local]
+    sent = [entry for entry in copied if entry.local.grad is not None]
+    for entry in copied:
+        if entry.local.grad is None:
+            entry.stepped.grad = None
     for entry in sent:
         if entry.stepped.grad is None:
             entry.stepped.grad = torch.empty_like(entry.stepped, pin_memory=entry.stepped.is_pinned())
