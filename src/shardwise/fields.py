@@ -77,7 +77,7 @@ class Field:
     instead_of_zero: str = ""
     """The setting that says what a zero might have meant; the fix names it."""
     is_length: bool = False
-    """It is a length of sequences, of which 128K means 131,072."""
+    """It is a length of sequences, whose option takes 128K as 131,072."""
     needs: Needs | None = None
 
     name: str = ""

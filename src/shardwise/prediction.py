@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from shardwise.attention_kernels import AttentionKernel
 from shardwise.ledger import MemoryComponent, Phase, TimeComponent
@@ -28,6 +28,8 @@ __all__ = [
 
 Fit = Literal["fits", "at the edge", "does not fit"]
 """How every answer says whether a plan fits."""
+VERDICTS: tuple[Fit, ...] = get_args(Fit)
+"""Every verdict, from the safest to the worst."""
 FIT_VERBS: Mapping[Fit, str] = {"fits": "fits", "at the edge": "is at the edge", "does not fit": "does not fit"}
 """Each verdict as the verb of a sentence."""
 ROUNDING = 1e-9

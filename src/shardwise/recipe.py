@@ -50,7 +50,7 @@ class Recipe:
     seq_len: int = field(
         metadata={
             ABOUT: Field(
-                "tokens per sequence; 128K is 131,072",
+                "tokens per sequence",
                 is_length=True,
                 left_out=f"{DEFAULT_SEQ_LEN}, {ADAPTER_SEQ_LEN} for adapters, or a table of positions' fewer",
                 highest=MAX_SEQ_LEN,

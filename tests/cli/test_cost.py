@@ -75,6 +75,15 @@ def test_where_no_plan_fits_an_mfu_is_assumed_and_said(capsys):
     assert any(said.startswith("MFU 42.0% of the dense bf16 peak") for said in written["cost"]["assumptions"])
 
 
+def test_where_the_question_is_refused_nobody_knows_whether_it_fits(capsys):
+    """It was said to fit, although no plan was searched."""
+    written = answer(["cost", "gpt2", "8xv100-sxm2-32", "--tokens", "1B", "--seq-len", "100000"], capsys)
+    assert (written["fits"], written["fit"], written["plan"]) == (None, None, None)
+    assert any(said.startswith("no plan was searched (seq_len=100000") for said in written["cost"]["assumptions"])
+    assert main(["cost", "gpt2", "8xv100-sxm2-32", "--tokens", "1B", "--seq-len", "100000"]) == 0
+    assert "Its memory" not in capsys.readouterr().out
+
+
 def test_a_plan_is_priced_at_its_predicted_rate(tmp_path, capsys):
     path = tmp_path / "plan.json"
     plan = {"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {"seq_len": 4096, "tokens": 1e12}}

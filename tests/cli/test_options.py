@@ -13,6 +13,7 @@ from shardwise.cli.command import COMMANDS, make_parser
 from shardwise.cli.help_page import option_names
 from shardwise.cli.options import count, sequence_length, whole_count
 from shardwise.engines.table import ENGINES, EngineName
+from shardwise.fields import field_named
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
 from shardwise.search import OBJECTIVES, SearchBounds
@@ -97,7 +98,17 @@ def test_batches_take_the_suffixes_of_amounts(text, number):
 )
 def test_lengths_of_sequences_are_said_in_powers_of_two(text, number):
     assert sequence_length(text) == number
-    assert option("plan", "seq_len").type is sequence_length
+
+
+@pytest.mark.parametrize("command", [name for name in PARSERS if option(name, "seq_len")])
+def test_every_length_of_sequences_is_read_as_one(command):
+    assert option(command, "seq_len").type is sequence_length
+
+
+def test_only_options_say_that_lengths_have_suffixes():
+    """A plan file and a keyword of Python take whole numbers."""
+    assert "128K" in option("plan", "seq_len").help
+    assert "128K" not in field_named(Recipe, "seq_len").help
 
 
 @pytest.mark.parametrize("text", ["1.5", "0.0005K", "nan", "inf", "8Q", ""])

@@ -1,11 +1,13 @@
 """The recommended plan stands beside the one that is explained, and which of the changes is advised."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from shardwise.explain import explain
 from shardwise.explain.best_plan import best_plan
+from shardwise.explain.records import Explanation
 from shardwise.plan_file import read_plan
 from shardwise.predict import predict
 
@@ -23,6 +25,25 @@ def test_the_recommended_plan_has_no_changes():
     assert again.best is not None
     assert again.best.changes == ()
     assert not again.is_best_better
+
+
+@pytest.mark.parametrize(
+    ("fit", "best_fit", "step_ratio", "is_better"),
+    [
+        ("fits", "fits", 0.5, True),
+        ("fits", "fits", 1.2, False),
+        ("fits", "at the edge", 0.5, False),
+        ("at the edge", "at the edge", 0.5, True),
+        ("at the edge", "at the edge", 1.2, False),
+        ("at the edge", "fits", 1.2, True),
+        ("does not fit", "at the edge", 1.2, True),
+    ],
+)
+def test_a_better_plan_fits_more_safely_or_as_safely_and_is_faster(fit, best_fit, step_ratio, is_better):
+    """A slower plan at the edge was called the best one for a plan at the edge, and typed as the next command."""
+    best = replace(explain(plan(tp=8)).best, fit=best_fit, step_ratio=step_ratio)
+    explained = Explanation(plan=best.plan, prediction=SimpleNamespace(fit=fit), findings=(), changes=(), best=best)
+    assert explained.is_best_better is is_better
 
 
 def test_the_best_plan_does_not_depend_on_the_layout_that_is_explained():

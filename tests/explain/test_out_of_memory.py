@@ -101,6 +101,14 @@ def test_a_plan_that_does_not_fit_is_given_the_first_change_that_does(plan):
     assert against.suggestion == f"{change.edit} needs {format_gib(change.needed_bytes)} ({change.fit})"
 
 
+def test_where_no_change_fits_it_says_how_many_were_tried_together(plan):
+    """Up to three edits are added up, and the sentence spoke of one field."""
+    too_big = replace(plan, model=read_model("llama-3.1-405b"), cluster=read_cluster("1xrtx-4090"), layout=Layout())
+    assert not any(one.fits for one in smallest_changes(too_big, predict(too_big)))
+    suggestion = explain_out_of_memory(FRAGMENTED, plan=too_big)[1].suggestion
+    assert suggestion.startswith("none of the changes that were tried makes it fit, alone or up to 3 together")
+
+
 def test_a_message_without_its_own_account_is_answered_by_the_plan_all_the_same(plan):
     """A short message said nothing of the plan."""
     claim = explain_out_of_memory("CUDA out of memory. Tried to allocate 2.00 GiB", plan=plan)[1].claim

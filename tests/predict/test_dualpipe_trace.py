@@ -1,8 +1,7 @@
 """Kernels of DeepSeek-V3 under DualPipe beside its authors' own trace of them.
 
 deepseek-ai/profile-data@4496024 ``train.json`` (2025-03): one chunk of four blocks with experts goes forward while one
-goes backward, 4,096 tokens, ep 64 on H800. Milliseconds of all kernels of a kind, summed from the trace; products for
-weights run on two streams, so theirs are the time in which any of them runs.
+goes backward, 4,096 tokens, ep 64 on H800. Milliseconds of all kernels of a kind, summed from the trace.
 """
 
 import pytest
@@ -33,7 +32,9 @@ PLAN = Plan(
     engine="hai-llm",
 )
 BLOCKS = 4
-MEASURED_MS = {"products": 18.8, "weight gradients": 27.5, "experts": 22.9, "attention": 22.0, "casts": 14.0}
+FITTED_KINDS = ("products", "weight gradients")
+"""Kinds from whose 18.8 and 27.5 ms ``TILE_SCALED_RATIOS`` were made, so they say nothing about the prediction."""
+MEASURED_MS = {"experts": 22.9, "attention": 22.0, "casts": 14.0}
 COMPUTING_MS = 124.3
 """Time in which any kernel computes, of 128.5 from the first to the last."""
 
@@ -54,7 +55,7 @@ def predicted_ms():
     stage = pipeline_stages(model=PLAN.model, layout=PLAN.layout)[8]
     groups = operation_groups(StageContext(plan=PLAN, stage=stage), BlockBook(PLAN))
     gpu, rates = PLAN.cluster.gpu, machine_rates(PLAN).kernels
-    found = dict.fromkeys((*MEASURED_MS, "others"), 0.0)
+    found = dict.fromkeys((*MEASURED_MS, *FITTED_KINDS, "others"), 0.0)
     for group in groups:
         if group.part in ("blocks", "recomputed blocks"):
             for operation, seconds in zip(
@@ -70,4 +71,5 @@ def test_kernels_of_a_kind_take_what_the_trace_shows(predicted_ms, kind):
 
 
 def test_all_kernels_together_take_what_the_trace_shows(predicted_ms):
+    """Of this sum 46 ms are of the fitted kinds; the others are predicted."""
     assert sum(predicted_ms.values()) == pytest.approx(COMPUTING_MS, rel=0.02)

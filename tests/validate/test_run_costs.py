@@ -4,6 +4,7 @@ from statistics import mean, median
 
 import pytest
 
+from shardwise.render.text_run_costs import run_costs_text, summary
 from shardwise.validate.cost_facts import cost_facts, span
 from shardwise.validate.rows import read_rows
 from shardwise.validate.run_costs import run_costs
@@ -49,6 +50,16 @@ def test_deepseek_v3_follows_from_a_step_of_its_layout():
     assert row.signed_error_fraction == pytest.approx(-0.034, abs=0.005)
 
 
+def test_a_run_whose_trace_gave_constants_is_marked_and_in_no_total():
+    """Two ratios of DeepSeek-V3's kernels are of its authors' trace, so its bill was not predicted blind."""
+    row = ROWS["COST-023", "GPU-hours"]
+    assert [one.id for one in REPORT.rows if one.fitted] == [row.id]
+    assert not any((row.is_blind, row.is_step, row.is_of_rate))
+    assert "Only the first 25 are predicted blind" in summary(REPORT)
+    assert "1 marked + of a run that constants of the step were taken from (COST-023: two ratios" in summary(REPORT)
+    assert "DeepSeek-V3+" in run_costs_text(REPORT)
+
+
 def test_a_run_far_below_the_usual_rate_is_outside_its_band_and_says_what_it_implies():
     """Llama 3.2 1B was distilled: 370,000 hours, eight times what its own tokens cost."""
     row = ROWS["COST-013", "GPU-hours"]
@@ -88,16 +99,18 @@ def test_hours_that_the_table_computed_from_days_are_not_divided_again():
 
 
 def test_four_in_five_figures_are_inside_and_no_row_is_dropped_silently():
-    """56 of 63, and 21 of the 26 that are predicted blind (2026-11-30), 15 % off in the middle; without BLOOM's hours,
-    which a band that was widened with them in view took in."""
-    inside = [row.is_in_band for row in REPORT.rows if (row.id, row.quantity) != ("COST-046", "GPU-hours")]
-    assert len(inside) >= 63
+    """55 of 62, and 20 of the 25 that are predicted blind (2026-12-01), 15.8 % too cheap in the middle; without
+    BLOOM's hours, which a band that was widened with them in view took in, and DeepSeek-V3's, from whose trace
+    constants were taken: with it there were 63 figures and 26 blind ones, 14.8 % off in the middle."""
+    fitted = {("COST-046", "GPU-hours"), ("COST-023", "GPU-hours")}
+    inside = [row.is_in_band for row in REPORT.rows if (row.id, row.quantity) not in fitted]
+    assert len(inside) >= 62
     assert mean(inside) >= 0.86
     blind = [row for row in REPORT.rows if row.is_blind]
-    assert len(blind) >= 26
+    assert len(blind) >= 25
     assert mean(row.is_in_band for row in blind) >= 0.75
-    assert median(row.signed_error_fraction for row in blind) > -0.15
-    assert median(abs(row.signed_error_fraction) for row in blind) < 0.155
+    assert median(row.signed_error_fraction for row in blind) > -0.16
+    assert median(abs(row.signed_error_fraction) for row in blind) < 0.16
     assert [row.id for row in REPORT.rows if row.gap] == ["COST-013", "COST-014"]
     assert all(row.is_in_band for row in REPORT.rows if row.is_step)
     assert {row.id for row in REPORT.rows} | {row.id for row in REPORT.unused} == {row.id for row in read_rows("cost")}

@@ -1,6 +1,6 @@
 """The cost of a whole run at the predicted step of a plan: the one given, or the one recommended for a model."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from shardwise.ask.answers import CostAnswer
 from shardwise.ask.plans import (
@@ -28,7 +28,17 @@ from shardwise.render.layout_words import layout_words
 from shardwise.render.run_cost import RunCost
 from shardwise.search import SearchBounds
 
-NOTHING_FITS = "no plan of this model fits this hardware, so an MFU is assumed"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommended:
+    """The outcome of the search for a plan to price."""
+
+    plan: Plan | None = None
+    """``None`` where nothing fits, or the question was refused."""
+    sentence: str
+    """The assumption that follows: whose step is taken, or why an MFU is assumed."""
+    fit: Fit | None
+    """``None`` where no plan was searched, so that nobody knows."""
 
 
 def cost(
@@ -82,18 +92,18 @@ def cost(
     require_figures(request)
     hardware = cluster if num_gpus is None else f"{count}x{on.gpu.id}"
     planned = _recommended(named, hardware, tokens=tokens, seq_len=seq_len) if mfu is None else None
-    if isinstance(planned, Plan):
-        run = _cost_of_plan(planned, price, goodput=goodput, origin=_origin(planned))
+    if planned is not None and planned.plan is not None:
+        run = _cost_of_plan(planned.plan, price, goodput=goodput, origin=planned.sentence)
         return CostAnswer(run=replace(run, assumed=QUESTION - ({"seq_len"} if seq_len else set())))
-    found = estimate_cost(request)
+    run = RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=estimate_cost(request))
     if planned is not None:
-        found = replace(found, assumptions=(planned, *found.assumptions))
-    fit: Fit = "does not fit" if planned == NOTHING_FITS else "fits"
-    return CostAnswer(run=RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=found, fit=fit))
+        told = replace(run.cost, assumptions=(planned.sentence, *run.cost.assumptions))
+        run = replace(run, cost=told, fit=planned.fit)
+    return CostAnswer(run=run)
 
 
-def _recommended(model: PlanSource, cluster: ClusterSource, *, tokens: float, seq_len: int | None) -> Plan | str:
-    """The plan that is recommended for the model there, or why there is none, as a sentence."""
+def _recommended(model: PlanSource, cluster: ClusterSource, *, tokens: float, seq_len: int | None) -> Recommended:
+    """The plan that is recommended for the model there, or why there is none."""
     try:
         fields = {"tokens": tokens} | ({"seq_len": seq_len} if seq_len is not None else {})
         question = asked_plan(model, cluster, fields)
@@ -102,8 +112,12 @@ def _recommended(model: PlanSource, cluster: ClusterSource, *, tokens: float, se
     except ShardwiseError as error:
         if isinstance(error, ModelError):
             raise
-        return f"no plan was searched ({error.message}), so an MFU is assumed"
-    return found[0].plan if found else NOTHING_FITS
+        sentence = f"no plan was searched ({error.message}), so an MFU is assumed"
+        return Recommended(sentence=sentence, fit=None)
+    for best in found[:1]:
+        return Recommended(plan=best.plan, sentence=_origin(best.plan), fit=best.prediction.fit)
+    sentence = "no plan of this model fits this hardware, so an MFU is assumed"
+    return Recommended(sentence=sentence, fit="does not fit")
 
 
 def _utilisation_words(throughput: Throughput) -> str:

@@ -61,4 +61,4 @@ def run(arguments: argparse.Namespace) -> int:
         from shardwise.render.text_cost import run_cost_text
 
         write_line(run_cost_text(answer.run, style=stdout_style()))
-    return EXIT_OK if answer.run.fits else EXIT_DOES_NOT_FIT
+    return EXIT_DOES_NOT_FIT if answer.run.fits is False else EXIT_OK

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from shardwise.cli.command import EXIT_OK
-from shardwise.cli.options import MODEL_HELP, add_json_option, positive_number, whole_number
+from shardwise.cli.options import (
+    LENGTH_HELP,
+    MODEL_HELP,
+    add_json_option,
+    positive_number,
+    sequence_length,
+    whole_number,
+)
 from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
 from shardwise.errors import ShardwiseError, UsageError
 from shardwise.train.job import DeviceKind
@@ -46,7 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     runs.add_argument(
         "--steps", type=positive_number, default=DEFAULT_STEPS, metavar="N", help=f"of a run (default: {DEFAULT_STEPS})"
     )
-    runs.add_argument("--seq-len", type=positive_number, metavar="N", help="(default: 4096 on GPUs, else 256)")
+    runs.add_argument(
+        "--seq-len",
+        type=sequence_length,
+        metavar="N",
+        help=f"tokens per sequence; {LENGTH_HELP} (default: 4096 on GPUs, else 256)",
+    )
     runs.add_argument("--micro-batch-size", type=positive_number, metavar="N", help="of a rank (default: 1)")
     runs.add_argument("--seed", type=whole_number, default=0, metavar="N", help="of weights and data (default: 0)")
 

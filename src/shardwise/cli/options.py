@@ -16,6 +16,7 @@ from shardwise.recipe import Recipe
 from shardwise.units import parse_bytes, parse_count, parse_length
 
 MODEL_HELP = "catalogue name, Hub repository, config.json, folder holding one, or size: 70B, 30B-A3B"
+LENGTH_HELP = "128K is 131,072"
 CLUSTER_HELP = "64xh100-sxm, 8xdgx-h100, 4xp5.48xlarge, or a TOML file"
 SEARCHED = ("micro_batch_size", "recompute", "offload")
 """Fields of the recipe that a search varies like a layout: ``plan`` bounds them, and elsewhere they stand beside it."""
@@ -194,7 +195,8 @@ def add_layout_options(parser: argparse.ArgumentParser) -> None:
 def add_field_option(group: argparse._ActionsContainer, field: Field) -> None:
     """The option that sets a field; whether a number is in range is for the reader of the plan to say."""
     listed = f", out of {','.join(field.choices)}" if field.kind == "choices" else ""
-    text = f"{field.help}{listed}{_in_brackets(field)}"
+    length = f"; {LENGTH_HELP}" if field.is_length else ""
+    text = f"{field.help}{listed}{length}{_in_brackets(field)}"
     if field.kind == "flag":
         group.add_argument(field.option, action=argparse.BooleanOptionalAction, help=text)
     elif field.kind == "choice":

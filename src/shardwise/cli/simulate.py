@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK
 from shardwise.cli.main import EXIT_FAILED
-from shardwise.cli.options import CLUSTER_HELP, MODEL_HELP, add_json_option, amount, byte_size, whole_number
+from shardwise.cli.options import (
+    CLUSTER_HELP,
+    LENGTH_HELP,
+    MODEL_HELP,
+    add_json_option,
+    amount,
+    byte_size,
+    sequence_length,
+    whole_number,
+)
 from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
 from shardwise.schedules.table import SCHEDULES
 
@@ -61,10 +70,10 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model")
     model.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
     model.add_argument("--cluster", metavar="CLUSTER", help=CLUSTER_HELP)
+    model.add_argument("--seq-len", type=sequence_length, metavar="N", help=f"tokens of a sequence; {LENGTH_HELP}")
     for name, meaning in (
         ("num-hidden-layers", "layers"),
         ("hidden-size", "width of the model"),
-        ("seq-len", "tokens of a sequence"),
         ("micro-batch-size", "sequences one rank runs at once"),
         ("global-batch-size", "sequences of one optimizer step"),
         ("num-attention-heads", "query heads"),

@@ -6,7 +6,7 @@ from typing import Literal
 
 from shardwise.claims import Claim
 from shardwise.plan import Plan
-from shardwise.prediction import Fit, Prediction
+from shardwise.prediction import VERDICTS, Fit, Prediction
 from shardwise.rules import Changes
 from shardwise.rules.changes import changes_text
 from shardwise.units import Bytes, Seconds, format_count, format_gb, format_gib, format_seconds
@@ -172,9 +172,12 @@ class Explanation:
 
     @property
     def is_best_better(self) -> bool:
-        """Whether the recommended plan is another one, and faster or safer than the plan."""
+        """Whether the recommended plan is another one, and fits more safely than the plan, or as safely and faster."""
         best = self.best
-        return best is not None and best.changes != () and (best.step_ratio < FASTER_RATIO or not self.fits_safely)
+        if best is None or not best.changes:
+            return False
+        unsafe, now_unsafe = VERDICTS.index(best.fit), VERDICTS.index(self.prediction.fit)
+        return unsafe < now_unsafe or (unsafe == now_unsafe and best.step_ratio < FASTER_RATIO)
 
     @property
     def fits_safely(self) -> bool:

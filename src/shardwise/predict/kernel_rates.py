@@ -46,7 +46,7 @@ TILE_SCALED_RATIOS = (1.12, 1.42)
 gradients, and weight gradients, both of whose sides have scales along the sum: on H800 DualPipe's trace (see
 :mod:`shardwise.predict.concurrency`) takes 18.8 and 27.5 ms for those of four blocks of DeepSeek-V3 with 4,096 tokens,
 on 112 multiprocessors (15.9 and 23.3 of all), where single scales are predicted to take 14.3 and 16.4. Grouped forwards
-and input gradients take what is predicted."""
+and input gradients take what is predicted. That training's bill is no evidence therefore (``cost_facts.csv``)."""
 
 HOST_FORWARD_S = 33e-6
 HOST_BACKWARD_S = 40e-6

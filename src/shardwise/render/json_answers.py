@@ -87,7 +87,7 @@ def sweep_object(result: "SweepResult") -> dict[str, object]:
 
 
 def explanation_object(explanation: "Explanation") -> dict[str, object]:
-    """The plan, its prediction, the findings in order the verified changes in order, and the recommended plan."""
+    """The plan, its prediction, the findings in order, the verified changes in order, and the recommended plan."""
     written = json_object(explanation)
     return {"schema": EXPLANATION_SCHEMA, **written, **_findings(explanation.findings, written["plan"])}
 

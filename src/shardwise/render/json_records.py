@@ -82,7 +82,7 @@ KEYS: Mapping[str, str] = {
     "AccuracyReport": "families overall reported reported_engines fitted fits fits_by_family rows unused",
     "RunCostComparison": "id model source quantity published=published_amount published_low=published_low_amount"
     " published_high=published_high_amount predicted=predicted_amount low=low_amount high=high_amount"
-    " signed_error_fraction is_in_band basis implied_mfu_fraction note",
+    " signed_error_fraction is_in_band basis implied_mfu_fraction fitted note",
     "RunCostReport": "in_band_fraction rows unused",
     "Cause": "quantity=row.quantity group=row.group gap=row.gap_amount share_fraction",
     "ErrorChange": "* is_worse",

@@ -18,12 +18,13 @@ class RunCost:
     cost: CostPrediction
     plan: Plan | None = None
     """The plan at whose step the run is priced; ``None`` for an estimate from an MFU."""
-    fit: Fit = "fits"
-    """Whether the priced plan fits its hardware; an estimate from an MFU that was given is taken to."""
+    fit: Fit | None = "fits"
+    """Whether the priced plan fits its hardware; an estimate from an MFU that was given is taken to, and ``None`` says
+    that no plan could be searched."""
     assumed: frozenset[str] = frozenset()
     """Fields of the plan's question that nobody gave."""
 
     @property
-    def fits(self) -> bool:
-        """Whether the run fits its hardware as predicted, be it at the edge."""
-        return self.fit != "does not fit"
+    def fits(self) -> bool | None:
+        """Whether the run fits its hardware as predicted, be it at the edge; ``None`` where nobody knows."""
+        return None if self.fit is None else self.fit != "does not fit"

@@ -26,7 +26,7 @@ def run_cost_text(run: RunCost, *, style: TextStyle = PLAIN) -> str:
 def run_cost_parts(run: RunCost, asked: Sequence[Text]) -> Iterator[RenderableType]:
     """The parts of the page, in reading order, with the question as it was understood."""
     yield Text(f"{run_words(run.cost)} on {run.num_gpus:,} x {run.gpu.name}.", style="bold green")
-    if run.fit != "fits":
+    if run.fit not in ("fits", None):
         style = "bold yellow" if run.fits else "bold red"
         yield Text(f"Its memory: {run.fit}; `shardwise explain` says why.", style=style)
     yield Text()

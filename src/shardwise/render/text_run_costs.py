@@ -34,13 +34,15 @@ def run_cost_parts(report: RunCostReport, *, has_unused: bool) -> Iterator[Rende
 
 def summary(report: RunCostReport) -> str:
     """How many lie inside, and what the band of the others was."""
+    of_setup = [row for row in report.rows if row.is_of_setup and row.is_blind]
     groups = (
-        ("by a predicted step of the set-up that the source states", [row for row in report.rows if row.is_of_setup]),
+        ("by a predicted step of the set-up that the source states", of_setup),
         ("where it states neither set-up nor rate, by the default MFU", [row for row in report.rows if row.is_default]),
         ("by the rate that it prints", [row for row in report.rows if row.is_of_rate]),
         ("of single steps of its own arithmetic", [row for row in report.rows if row.is_step]),
     )
     gaps = [row for row in report.rows if row.gap]
+    fitted = [row for row in report.rows if row.fitted]
     said = "; ".join(
         f"{sum(row.is_in_band for row in rows)} of {len(rows)} {name} (median {_median_errors(rows)})"
         for name, rows in groups
@@ -49,9 +51,10 @@ def summary(report: RunCostReport) -> str:
     return (
         f"Inside their band lie {said}. Only the first {len(blind)} are predicted blind (median "
         f"{_median_errors(blind)}); the others repeat what the source prints. {len(gaps)} bills marked * are of runs "
-        f"that did what no cost can say, and in no total. {len(report.unused)} rows state too little (--unused says "
-        "what). The default MFU and its band are the middle and the middle four fifths of published rates on the "
-        "architecture. Nothing is fitted on these bills. A bill above its band bought more than steps at a usual rate: "
+        f"that did what no cost can say, and {len(fitted)} marked + of a run that constants of the step were taken "
+        f"from ({'; '.join(f'{row.id}: {row.fitted}' for row in fitted)}); both are in no total. {len(report.unused)} "
+        "rows state too little (--unused says what). The default MFU and its band are the middle and the middle four "
+        "fifths of published rates on the architecture. A bill above its band bought more than steps at a usual rate: "
         "old kernels, small models, or restarts and evaluation that the source counts."
     )
 
@@ -91,7 +94,7 @@ def run_cost_table(report: RunCostReport) -> Table:
     for heading in ("printed", "predicted", "error", "band"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in report.rows:
-        table.add_row(row.id, row.model + "*" * bool(row.gap), row.quantity, *_cells(row))
+        table.add_row(row.id, row.model + "*" * bool(row.gap) + "+" * bool(row.fitted), row.quantity, *_cells(row))
     return table
 
 

@@ -61,6 +61,8 @@ class CostFacts:
     """Power usage effectiveness, as the source multiplies it."""
     gap: str = ""
     """Work of the run that no cost can say, such as distillation; empty where there is none."""
+    fitted: str = ""
+    """The constants of the prediction that were taken from this run; empty where there are none."""
     note: str = ""
 
     @property
@@ -110,5 +112,6 @@ def _facts(cells: dict[str, str]) -> CostFacts:
         power_w=float(cells["power_w"]) if cells["power_w"] else None,
         facility_overhead_ratio=float(cells["pue"] or 1),
         gap=cells["gap"],
+        fitted=cells["fitted"],
         note=cells["note"],
     )

@@ -67,6 +67,8 @@ class RunCostComparison:
     """The MFU at which the run would have cost what was printed, for bills of hours and days."""
     gap: str = ""
     """Work of the run that no cost can say; such a bill is in no total."""
+    fitted: str = ""
+    """The constants of the prediction that were taken from this run; such a bill is in no total."""
     note: str = ""
     """What the source says of the bill that the prediction does not know."""
 
@@ -92,8 +94,8 @@ class RunCostComparison:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the source states no rate that the prediction could repeat."""
-        return self.is_default or self.is_of_setup
+        """Whether the source states no rate that the prediction could repeat, and no constant came from the run."""
+        return (self.is_default or self.is_of_setup) and not self.fitted
 
     @property
     def is_of_rate(self) -> bool:
@@ -103,7 +105,7 @@ class RunCostComparison:
     @property
     def is_step(self) -> bool:
         """Whether it is a step of the source's own arithmetic."""
-        return not (self.is_blind or self.is_of_rate or self.gap)
+        return not (self.is_blind or self.is_of_rate or self.gap or self.fitted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +177,7 @@ def _hours(row: MeasurementRow, facts: CostFacts, gpu: Gpu) -> Iterator[RunCostC
         basis=predicted.basis,
         implied_mfu_fraction=run.implied_mfu_fraction(printed_hours),
         gap=facts.gap,
+        fitted=facts.fitted,
         note=facts.note,
     )
 

@@ -20,7 +20,9 @@ TimePredictor = Callable[[Plan], TimePrediction]
 FITTED_TIME_FAMILIES: tuple[str, ...] = ("VTRAINM", "VTRAINS2048", "LLMF", "AUTOMODEL", "MBRIDGE", "TR8")
 """Families whose rates were used to choose a constant; never counted as evidence. They decide how wide bands are
 (``predict/time_band.py``): GPTs on A100, small ones among them; FSDP on H100; experts and 8 bits; and V100, of which
-only the peak is known. No constant of the step time itself is fitted on any run."""
+only the peak is known. No constant of the step time itself is fitted on any of these runs. Kernels' constants come from
+measurements of kernels, two of them (``TILE_SCALED_RATIOS``) from a trace of DeepSeek-V3's training, whose bill is
+therefore no evidence either (``fitted`` in ``cost_facts.csv``)."""
 
 MIN_ENGINE_ROWS = 10
 """Fewer runs of an engine say little about how often its band holds."""

@@ -54,6 +54,23 @@ def test_any_weights_are_kept(weights):
     assert mixed.num_samples <= MAX_PERIOD
 
 
+@pytest.mark.parametrize(
+    ("weights", "num_samples"),
+    [
+        ((0.7, 0.3), 340),
+        ((0.3333, 0.6667), 300),
+        ((0.1234, 0.8766), 859),
+        ((0.3333, 0.3333, 0.3334), 300),
+        ((0.123, 0.877), 1000),
+        ((0.1234, 0.3766, 0.5), 1248),
+    ],
+    ids=str,
+)
+def test_an_epoch_of_a_few_samples_stays_one_whatever_digits_the_weights_have(weights, num_samples):
+    """Sources of 100 samples each: no period of thousands is made for the fourth digit of a share."""
+    assert Mixed([made_up(100, seed) for seed in range(len(weights))], weights).num_samples == num_samples
+
+
 def test_a_shuffled_mixture_takes_each_of_its_samples_once_an_epoch():
     mixed = Mixed([made_up(13, 1), made_up(7, 2)], [1, 1])
     order = SampleOrder(num_samples=mixed.num_samples, seed=3)

@@ -12,8 +12,10 @@ __all__ = ["MAX_PERIOD", "FilledUp", "HeldOut", "Joined", "Mixed", "Remaining"]
 
 MAX_PERIOD = 10_000
 """Most samples within which the shares of all parts come true; a smaller share than one of these is none."""
+SHORT_PERIOD = 1_000
+"""Longer periods are for weights that no period up to this one comes close to, as an epoch is whole periods."""
 EXACT, CLOSE = 1e-9, 1e-3
-"""How far a share may be off, relative to itself: where no period gives what the weights say, by a thousandth."""
+"""How far a share may be off, relative to itself, to be the same and to be close."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +49,10 @@ class Joined:
 
 
 class Mixed:
-    """Samples of several parts in fixed shares: an epoch ends when the part that lasts longest was seen once.
+    """Samples of several parts in fixed shares: an epoch ends with the period in which the longest part was seen once.
 
-    Shorter parts begin again as often as their shares need. Shares hold in every period of a few samples, so they also
-    hold without shuffling.
+    Shorter parts begin again as often as their shares need. Shares hold in every period, so they also hold without
+    shuffling.
     """
 
     def __init__(self, parts: Sequence[Samples], weights: Sequence[float]) -> None:
@@ -88,16 +90,18 @@ class Mixed:
 
 
 def counts_of(weights: Sequence[float]) -> tuple[int, ...]:
-    """Samples of each part in the shortest period that has the ratio of the weights, or comes near it.
+    """Samples of each part in the period that comes nearest to the weights, a short one where it is close.
 
-    >>> counts_of([0.7, 0.3]), counts_of([2, 1]), counts_of([0.9999, 0.0001])
-    ((7, 3), (2, 1), (9999, 1))
+    >>> counts_of([0.7, 0.3]), counts_of([0.3333, 0.6667]), counts_of([0.9999, 0.0001])
+    ((7, 3), (1, 2), (9999, 1))
     """
     shares = np.asarray(weights, dtype=np.float64) / sum(weights)
     wanted = np.outer(np.arange(1, MAX_PERIOD + 1), shares)
     errors = np.abs(np.rint(wanted) / wanted - 1).max(axis=1)
-    bound = next((bound for bound in (EXACT, CLOSE) if errors.min() < bound), errors.min())
-    return tuple(int(count) for count in np.rint(wanted[np.flatnonzero(errors <= bound)[0]]))
+    nearest = errors[:SHORT_PERIOD].min()
+    if nearest >= CLOSE:
+        nearest = errors.min()
+    return tuple(int(count) for count in np.rint(wanted[np.flatnonzero(errors <= nearest + EXACT)[0]]))
 
 
 def interleaved(counts: Sequence[int]) -> tuple[int, ...]:
