@@ -478,3 +478,12 @@ def test_a_whole_answer_is_refused_where_no_json_is_written(capsys, where):
     assert capsys.readouterr().err.startswith(
         "error: --full does nothing without --json [cli-usage]\n  fix: add --json"
     )
+
+
+def test_the_screen_names_clusters_without_a_plan_and_marks_those_that_miss(capsys):
+    words = ["plan", "llama-3.1-70b", "--gpus", "1016,1024", "--gpu-types", "h100-sxm", "--tokens", "2T"]
+    assert main([*words, "--deadline-days", "22"]) == 3
+    written = capsys.readouterr().out
+    assert "No plan: no cluster of these meets the deadline.\n" in written
+    assert "1024xh100-sxm at $2.82 (missed): " in written
+    assert "No plan on 1016xh100-sxm: 2,048 sequences are no multiple of 1,016 GPUs" in written

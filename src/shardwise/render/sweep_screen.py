@@ -32,6 +32,7 @@ from shardwise.units import format_seconds, format_usd
 MAX_ROWS = 4
 """Rows of other clusters, and more where the screen has room."""
 MAX_REASON_LINES = 3
+MAX_PROBLEM_LINES = 2
 TABLE_LINES = 3
 """The heading of the table and the sources of its prices."""
 FIGURES_WIDTH = 38
@@ -54,8 +55,9 @@ def sweep_screen(result: SweepResult, context: ScreenContext, *, style: TextStyl
             *recommendation_lines(best.plan, best.prediction, width, label=INDENT, look=""),
         ],
     ]
-    room = MAX_LINES - sum(map(len, (*above, following))) - MAX_REASON_LINES - TABLE_LINES
-    sections = [*above, _row_lines(result, width, most=max(MAX_ROWS, room))]
+    problems = _problem_lines(result, width)
+    room = MAX_LINES - sum(map(len, (*above, problems, following))) - MAX_REASON_LINES - TABLE_LINES
+    sections = [*above, _row_lines(result, width, most=max(MAX_ROWS - len(problems), room)), problems]
     left = MAX_LINES - sum(map(len, (*sections, following)))
     if left < MIN_REASON_LINES:  # the hint goes first
         following.pop()
@@ -77,6 +79,7 @@ def _missed_sections(result: SweepResult, context: ScreenContext, width: int) ->
         question_section(question, context, width, place=_place(result)),
         lines_of(result.why, width=width, most=4, look="bold red"),
         _row_lines(result, width, most=MAX_ROWS),
+        _problem_lines(result, width),
         target_lines(result.changes, width),
         [hint_line(width)],
     ]
@@ -100,6 +103,16 @@ def _row_lines(result: SweepResult, width: int, *, most: int) -> list[Text]:
     return [Text(heading[:width], style="bold"), *rows, *lines_of(_sources_text(result, shown), width=width, most=2)]
 
 
+def _problem_lines(result: SweepResult, width: int) -> list[Text]:
+    """The clusters without a plan, and why the first of them has none."""
+    without = [row for row in result.rows if row.best is None]
+    if not without:
+        return []
+    names = ", ".join(f"{row.question.cluster.num_gpus}x{row.question.cluster.gpu.id}" for row in without)
+    first = "" if len(without) == 1 else f"{names.partition(',')[0]} "
+    return lines_of(f"No plan on {names}: {first}{without[0].problem}", width=width, most=MAX_PROBLEM_LINES)
+
+
 def _sources_text(result: SweepResult, shown: Sequence[SweepRow]) -> str:
     """A line that names the source of each GPU's price, where they are not all of one kind."""
     best = [row.best.prediction.running_cost for row in (result.recommended, *shown) if row and row.best]
@@ -120,7 +133,8 @@ def _row_line(row: SweepRow, width: int) -> Text:
     prediction, cluster = row.best.prediction, row.question.cluster
     running = prediction.running_cost
     rate = "" if running is None else f" at {format_usd(running.usd_per_gpu_hour)}"
-    where = f"{cluster.num_gpus}x{cluster.gpu.id}{rate}: "
+    mark = "" if row.meets_targets else " (missed)"
+    where = f"{cluster.num_gpus}x{cluster.gpu.id}{rate}{mark}: "
     named = where + plan_name(row.best.plan, width - FIGURES_WIDTH - len(INDENT) - len(where))
     (name,) = lines_of(named, width=width - FIGURES_WIDTH, most=1, label=INDENT)
     gib, step = gib_number(prediction.memory.needed_bytes), format_seconds(prediction.time.step_s)

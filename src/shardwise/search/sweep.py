@@ -30,6 +30,7 @@ __all__ = ["SweepResult", "SweepRow", "sweep", "sweep_objective"]
 
 MAX_PREDICTIONS, FEW_PREDICTIONS = 8, 2
 """Plans predicted at most for a cluster that was asked about, and for one that the sweep proposes."""
+MILLION = 1e6
 MAX_TYPES_GROWN = 4
 """Types of GPU of which other sizes are tried when none of the sizes will do."""
 
@@ -51,8 +52,12 @@ class SweepRow:
 
     @property
     def usd_per_million_tokens(self) -> Dollars | None:
-        """Without failures and restarts; ``None`` without a plan, and when no price is known."""
-        running = None if self.best is None else self.best.prediction.running_cost
+        """Billed where the run's tokens are known, of the steps alone otherwise; ``None`` without a plan or a price."""
+        if self.best is None:
+            return None
+        running, cost = self.best.prediction.running_cost, self.best.prediction.cost
+        if cost is not None:
+            return None if cost.usd is None else cost.usd / cost.tokens * MILLION
         return None if running is None else running.usd_per_million_tokens
 
     @property
@@ -132,7 +137,7 @@ def sweep(
         bounds=bounds,
         rows=marked,
         recommended=next(new for new, old in zip(marked, rows, strict=True) if old is winner),
-        why=_why(winner, best, objective, _task(bounds), num_counted=len(counted), num_asked=len(rows))
+        why=_why(winner, best, objective, bounds, num_counted=len(counted), num_asked=len(rows))
         + _late(winner, bounds),
         changes=(),
         assumptions=assumptions,
@@ -157,7 +162,7 @@ def _row(question: Plan, bounds: SearchBounds, objective: Objective) -> SweepRow
     return SweepRow(
         question=question,
         best=best,
-        problem="" if does_meet else "misses the deadline or the budget",
+        problem="" if does_meet else f"misses the {_targets(bounds, 'or')}",
         meets_targets=does_meet,
     )
 
@@ -168,11 +173,11 @@ def _what_lacks(found: Found, question: Plan, bounds: SearchBounds) -> str:
     uneven = ""
     if _is_shared_unevenly(question):
         size, num_gpus = _batch_of(question), question.cluster.num_gpus
-        uneven = f"; {size:,} sequences are no multiple of {num_gpus:,} GPUs, so they cannot all read different ones"
+        uneven = f"{size:,} sequences are no multiple of {num_gpus:,} GPUs, so they cannot all read different ones"
     if closest is not None:
-        return f"too big: the closest layout lacks {what_it_lacks(closest[1])}{uneven}"
+        return f"too big: the closest layout lacks {what_it_lacks(closest[1])}{uneven and '; '}{uneven}"
     most = found.rejected[0]
-    return f"every layout breaks a rule, most often {most.rule}: {most.example}{uneven}"
+    return f"{uneven}{uneven and '; '}every layout breaks a rule, most often {most.rule}: {most.example}"
 
 
 def _is_shared_unevenly(question: Plan) -> bool:
@@ -236,14 +241,20 @@ def _among_ties(row: SweepRow, bounds: SearchBounds, objective: Objective) -> tu
     return (is_borderline, bool(_late(row, bounds)), row.question.cluster.num_gpus, *_figure(row, objective))
 
 
-def _late(winner: SweepRow, bounds: SearchBounds) -> str:
-    """A sentence where the deadline is met by the predicted step and missed by the slow end of its band."""
-    cost = winner.best.prediction.cost if winner.best is not None else None
+def _latest_days(row: SweepRow, bounds: SearchBounds) -> float | None:
+    """Days at the slow end of the band of its step time, where they are more than the deadline."""
+    cost = row.best.prediction.cost if row.best is not None else None
     speed = cost.rate_sensitivity if cost is not None else None
     if cost is None or speed is None or bounds.deadline_days is None:
-        return ""
+        return None
     latest_days = cost.days * speed.high_gpu_hours / cost.gpu_hours
-    if latest_days <= bounds.deadline_days:
+    return latest_days if latest_days > bounds.deadline_days else None
+
+
+def _late(winner: SweepRow, bounds: SearchBounds) -> str:
+    """A sentence where the deadline is met by the predicted step and missed by the slow end of its band."""
+    latest_days = _latest_days(winner, bounds)
+    if latest_days is None:
         return ""
     return f" The deadline lies inside the band of its step time, which reaches to {latest_days:.1f} days."
 
@@ -261,7 +272,31 @@ def _task(bounds: SearchBounds) -> str:
     return f"whose run takes {' and '.join(most)}" if most else "that can do this"
 
 
-def _why(winner: SweepRow, best: SweepRow, objective: Objective, task: str, *, num_counted: int, num_asked: int) -> str:
+def _targets(bounds: SearchBounds, word: str) -> str:
+    """The targets that were given.
+
+    >>> _targets(SearchBounds(budget_usd=1e6), "and")
+    'budget'
+    """
+    given = {"deadline": bounds.deadline_days, "budget": bounds.budget_usd}
+    return f" {word} the ".join(name for name, target in given.items() if target is not None)
+
+
+def _why_not(best: SweepRow, winner: SweepRow, bounds: SearchBounds) -> str:
+    """Why the best of the clusters that tie is not the winner: the first thing in which they differ."""
+    if best.best is not None and winner.best is not None:
+        if best.best.prediction.memory.is_borderline and not winner.best.prediction.memory.is_borderline:
+            return "whose memory is borderline"
+        latest = _latest_days(best, bounds)
+        if latest is not None and _latest_days(winner, bounds) is None:
+            return f"whose band of step time reaches to {latest:.1f} days, past the deadline"
+    return "which is no safer"
+
+
+def _why(
+    winner: SweepRow, best: SweepRow, objective: Objective, bounds: SearchBounds, *, num_counted: int, num_asked: int
+) -> str:
+    task = _task(bounds)
     mine, gpu = winner.question.cluster.num_gpus, winner.question.cluster.gpu.id
     if num_counted == 1:
         among = f"the only one of {num_asked} clusters {task}" if num_asked > 1 else "no other was asked for"
@@ -279,8 +314,9 @@ def _why(winner: SweepRow, best: SweepRow, objective: Objective, task: str, *, n
     ratio = _figure(winner, objective)[0] / _figure(best, objective)[0] - 1
     other = f"{best.question.cluster.num_gpus:,} {best.question.cluster.gpu.id}"
     return (
-        f"{mine:,} {gpu}: {format_percent(ratio)} from the {words[objective]} ({other}), which is inside the error of "
-        "a prediction; of the clusters that tie and meet all this as safely it has the fewest GPUs."
+        f"{mine:,} {gpu}: {format_percent(ratio)} from the {words[objective]}, inside the error of a prediction: "
+        f"{other}, {_why_not(best, winner, bounds)}. Of the clusters within {format_percent(MAX_TIE_FRACTION)} and as "
+        "safe it has the fewest GPUs."
     )
 
 
@@ -299,7 +335,7 @@ def _nothing_meets(rows: Sequence[SweepRow], bounds: SearchBounds) -> tuple[str,
         cheapest = min(priced, key=lambda best: run_cost(best.prediction).usd or 0.0)
         changes += [change for change in looser_targets(cheapest, bounds) if change not in changes]
     changes += _other_sizes([question for question, _ in found], bounds)
-    return "No plan: no cluster of these meets the deadline and the budget.", tuple(changes)
+    return f"No plan: no cluster of these meets the {_targets(bounds, 'and')}.", tuple(changes)
 
 
 def _other_sizes(fastest_first: Sequence[Plan], bounds: SearchBounds) -> Iterator[TargetChange]:
