@@ -8,6 +8,7 @@ from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_quantity, counted_states, engine_states, told_states, undivided
 from shardwise.explain.told import told
 from shardwise.ledger import MemoryComponent
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules import find_refusals
@@ -53,6 +54,7 @@ def _nothing_to_shard(plan: Plan, _: Prediction) -> Finding | None:
         return None
     states = counted_states(plan)
     is_textbook = plan.recipe.convention == "seed"
+    has_master = not is_textbook and plan.recipe.adapter == "none"
     pure = state_bytes(engine=OWN_ENGINE, precision="bf16")
     pure_bytes = pure.weight_bytes + pure.gradient_bytes + 2 * pure.moment_bytes
     in_bf16 = replace(undivided(plan), engine=OWN_ENGINE, recipe=replace(plan.recipe, precision="bf16"))
@@ -64,14 +66,29 @@ def _nothing_to_shard(plan: Plan, _: Prediction) -> Finding | None:
         f"{states.bytes_per_param:.3g} bytes per parameter ({format_gib(states.total_bytes)}) stay on each GPU.",
         numbers=(
             counted_quantity("states of this plan", plan),
-            *(() if is_textbook else (pure_states,)),
+            *((pure_states,) if has_master else ()),
         ),
         because="ZeRO and FSDP save memory by dividing states over data-parallel ranks; one rank has nobody to share "
-        f"with{'' if is_textbook else no_master}",
+        f"with{no_master if has_master else ''}",
         suggestion="use more GPUs with dp_shard>1, or offload the optimizer"
         if is_textbook
-        else "use more GPUs with dp_shard>1, precision=bf16, an 8-bit optimizer, LoRA, or offload",
+        else f"use more GPUs with dp_shard>1{_smaller_states(plan)}",
     )
+
+
+def _smaller_states(plan: Plan) -> str:
+    """Other ways to smaller states, without those that the plan takes already."""
+    recipe = plan.recipe
+    is_whole = recipe.adapter == "none"
+    ways = (
+        ("precision=bf16", is_whole and recipe.precision != "bf16"),
+        ("an 8-bit optimizer", is_whole and not OPTIMIZERS[recipe.optimizer].is_8bit),
+        ("LoRA", is_whole),
+        ("4-bit weights (adapter=qlora)", recipe.adapter == "lora"),
+        ("offload", recipe.offload == "none"),
+    )
+    said = [name for name, is_left in ways if is_left]
+    return f", {', '.join(said[:-1])}{', or ' if said[1:] else 'or '}{said[-1]}" if said else ""
 
 
 def _frozen_replicas(plan: Plan, _: Prediction) -> Finding | None:

@@ -36,7 +36,7 @@ COMPONENT_MEANINGS: dict[MemoryComponent, ComponentMeaning] = {
         shrink="divide it: tp, pp, or zero_stage=3 with a larger dp_shard",
     ),
     "gradients": ComponentMeaning(
-        words="accumulated gradients",
+        words="gradients",
         grows_with="the number of trained parameters",
         shrink="divide it: zero_stage=2 or 3, tp or pp",
     ),

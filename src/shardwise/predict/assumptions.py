@@ -19,6 +19,7 @@ from shardwise.predict.time_band import band_sentences, is_attention_doubted
 from shardwise.step.attention_kernel import attention_kernel
 from shardwise.step.expert_exchange import expert_exchange
 from shardwise.step.expert_routing import imbalance_ratio, natural_imbalance_ratio
+from shardwise.step.native_engine import is_native_engine, keeps_halves
 from shardwise.step.operation_context import SKEWED_ROUTING_RATIO
 
 SELECTIVE_WORDS: dict[SelectivePolicy, str] = {
@@ -58,6 +59,11 @@ def _reinterpretations(plan: Plan) -> Iterator[str]:
         yield f"recompute_modules={','.join(recipe.recompute_modules or ())} are recomputed, the rest is kept"
         if recipe.precision == "fp8-mixed" and {"layernorm", "moe_act"} & set(recipe.recompute_modules or ()):
             yield "fp8-mixed scales by current or block maxima: Megatron refuses these modules with delayed scaling"
+    if is_native_engine(plan) and keeps_halves(layout=plan.layout, recipe=recipe):
+        yield (
+            "one GPU keeps fp32 weights as two halves of 16 bits; gradients of a single micro-batch stay in bf16, "
+            "and gradients of several add up in fp32, which takes 2 bytes per parameter more"
+        )
     if recipe.offload == "parameters":
         yield "offload=parameters moves gradients and optimizer states to the host as well"
     if recipe.offload == "nvme":

@@ -33,7 +33,7 @@ class ComponentMark:
 
 COMPONENT_MARKS: dict[MemoryComponent, ComponentMark] = {
     "parameters": ComponentMark(letter="P", colour="blue", meaning="the rank's own weights"),
-    "gradients": ComponentMark(letter="G", colour="green", meaning="accumulated gradients"),
+    "gradients": ComponentMark(letter="G", colour="green", meaning="gradients until they are used"),
     "optimizer": ComponentMark(letter="O", colour="magenta", meaning="optimizer states and master weights"),
     "activations": ComponentMark(letter="A", colour="yellow", meaning="saved for backward, in flight"),
     "logits": ComponentMark(letter="L", colour="red", meaning="logits and cross-entropy"),

@@ -123,7 +123,11 @@ def _sum(prices: Sequence[Price]) -> float:
 def _memory_text(saved_bytes: Bytes) -> str:
     if not saved_bytes:
         return "needs as much"
-    return f"saves {format_gib(saved_bytes)}" if saved_bytes > 0 else f"needs {format_gib(-saved_bytes)} more"
+    return (
+        f"saves {format_gib(saved_bytes)}"
+        if saved_bytes > 0
+        else f"needs {format_gib(-saved_bytes)} more than the recommended"
+    )
 
 
 def why_it_lost(found: Evaluated, winner: Evaluated, *, objective: Objective) -> str:
