@@ -63,6 +63,28 @@ def test_the_predicted_rate_is_as_predicted_and_needs_no_cause():
     assert found.causes == ()
 
 
+@pytest.mark.parametrize("changed", [{}, {"adapter": "lora"}, {"adapter": "qlora"}, {"mean_document_len": 1024}])
+def test_a_predicted_rate_and_its_mfu_stand_for_each_other(changed):
+    """Weights that adapters leave frozen count 4 N: at 6 N the predicted QLoRA run was called impossible."""
+    predicted = sw.predict("llama-3.1-8b", "8xh200-sxm", **FSDP, **changed)
+    rate, mfu = predicted.throughput.tokens_per_s_per_gpu, predicted.throughput.mfu_fraction
+    for asked in ({"tokens_per_s_per_gpu": rate}, {"mfu": mfu}):
+        likely = judged(predicted.plan, **asked).readings[0]
+        assert likely.counted == "model FLOP, causal attention once"
+        assert likely.tokens_per_s_per_gpu == pytest.approx(rate)
+        assert likely.mfu_fraction == pytest.approx(mfu)
+        assert likely.predicted_ratio == pytest.approx(1.0)
+        assert likely.is_possible
+
+
+@pytest.mark.parametrize(("adapter", "ratio"), [("none", 4 / 3), ("lora", 3 / 2)])
+def test_a_second_forward_pass_is_a_third_of_full_training_and_half_of_adapters(adapter, ratio):
+    rates = {
+        one.counted: one.tokens_per_s_per_gpu for one in judged(*H200, tflops=420, **FSDP, adapter=adapter).readings
+    }
+    assert rates["model FLOP, causal attention once"] / rates["with everything recomputed"] == pytest.approx(ratio)
+
+
 @pytest.mark.parametrize("setting", [{"recompute": "full"}, {"offload": "optimizer"}])
 def test_a_run_with_another_setting_is_explained_by_it(setting):
     """The rate of the plan with one setting changed: that setting explains the whole of it."""

@@ -13,10 +13,9 @@ from shardwise.explain.likely_causes import LikelyCause, likely_causes
 from shardwise.explain.records import Finding
 from shardwise.explain.utilisation import IMPLAUSIBLE_FRACTION, SPARSITY_RATIO, explain_utilisation
 from shardwise.formulas.flop_counts import six_n_flop_per_token
-from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.predict.cost import training_peak
-from shardwise.predict.model_flop import model_flop_per_token
+from shardwise.predict.model_flop import model_flop_per_token, plan_flop_per_token
 from shardwise.prediction import Prediction
 from shardwise.units import Flop, FlopPerSecond
 from shardwise.validate.records import TimedRun
@@ -34,8 +33,9 @@ NEAR_LENGTH_RATIO = 2.0
 """As are sequences up to so many times longer or shorter: attention and its share of the FLOP grow with them."""
 SLOW_RATIO = 0.5
 """Below this share of the prediction another convention explains a figure better than a slow run."""
-RECOMPUTED_RATIO = 4 / 3
-"""FLOP with every forward pass counted twice, over those of the model: 8 N over 6 N."""
+RECOMPUTED_RATIO, FROZEN_RECOMPUTED_RATIO = 4 / 3, 3 / 2
+"""FLOP with every forward pass counted twice, over those of the model: 8 N over 6 N, or 6 N over 4 N of frozen weights.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ def _readings(
 ) -> Iterator[RateReading]:
     """Read the figure by every way of counting FLOP and, where it is a share of a peak, by both peaks."""
     peaks = ("dense", "sparse") if unit == "mfu_fraction" else ("dense",)
-    counts = _flop_counts(plan.model, plan.recipe.seq_len)
+    counts = _flop_counts(plan)
     for words, per_token in counts:
         for divided_by in peaks:
             divisor = _peak(divided_by, peak)
@@ -172,15 +172,16 @@ def _readings(
             )
 
 
-def _flop_counts(model: ModelSpec, seq_len: int) -> tuple[tuple[str, Flop], ...]:
-    """FLOP of a token as people count them, ours first."""
-    ours = model_flop_per_token(model, seq_len=seq_len)
-    square = model_flop_per_token(model, seq_len=seq_len, has_whole_square=True)
+def _flop_counts(plan: Plan) -> tuple[tuple[str, Flop], ...]:
+    """FLOP of a token as people count them, that of the prediction first."""
+    model, is_frozen = plan.model, plan.recipe.adapter != "none"
+    ours = plan_flop_per_token(plan)
+    square = model_flop_per_token(model, seq_len=plan.recipe.seq_len, is_base_frozen=is_frozen, has_whole_square=True)
     return (
         ("model FLOP, causal attention once", ours),
         ("model FLOP, the whole square of attention", square),
         ("6 N, no attention", six_n_flop_per_token(num_params=model.num_active_params)),
-        ("with everything recomputed", ours * RECOMPUTED_RATIO),
+        ("with everything recomputed", ours * (FROZEN_RECOMPUTED_RATIO if is_frozen else RECOMPUTED_RATIO)),
     )
 
 
@@ -250,5 +251,4 @@ def _is_within(ratio: float, most: float) -> bool:
 def _mfu(run: TimedRun, peak: FlopPerSecond) -> float:
     """The MFU of a published run by our convention."""
     ran = run.plan
-    per_token = model_flop_per_token(ran.model, seq_len=ran.recipe.seq_len)
-    return per_token * ran.tokens_per_step / run.measured_s / ran.layout.world_size / peak
+    return plan_flop_per_token(ran) * ran.tokens_per_step / run.measured_s / ran.layout.world_size / peak

@@ -1,6 +1,7 @@
 """Model FLOP of training: what utilisation and cost divide by. Independent of layout, engine and recomputation."""
 
 from shardwise.model import AttentionSpec, LayerSpec, ModelSpec
+from shardwise.plan import Plan
 from shardwise.step.attention_operations import attended_pairs
 from shardwise.units import Flop
 
@@ -48,6 +49,12 @@ def _layer_attention_flop(layer: LayerSpec, seq_len: int, has_whole_square: bool
             pairs = attended_pairs(seq_len=seq_len, is_causal=is_causal, sliding_window=spec.sliding_window)
             total += 2 * pairs * spec.num_attention_heads * (spec.head_dim + spec.v_head_dim)
     return total
+
+
+def plan_flop_per_token(plan: Plan) -> Flop:
+    """Training FLOP of one token: adapters leave the base frozen, and packed documents attend to themselves."""
+    is_frozen = plan.recipe.adapter != "none"
+    return model_flop_per_token(plan.model, seq_len=plan.recipe.document_len, is_base_frozen=is_frozen)
 
 
 def model_flop_per_token(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.predict.group_placement import placement_doubts
-from shardwise.predict.model_flop import attention_flop_per_token, mfu_convention, model_flop_per_token
+from shardwise.predict.model_flop import attention_flop_per_token, mfu_convention, plan_flop_per_token
 from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime
 from shardwise.predict.step_parts import StepParts, own_s, step_parts
 from shardwise.predict.time_band import Ratios, band_ratios, independent_ratios, is_attention_doubted
@@ -125,7 +125,7 @@ def _throughput(plan: Plan, times: Sequence[StageTime], step_s: Seconds) -> Thro
     peak = plan.cluster.gpu.peak_flop_per_s(dtype)
     world = plan.layout.world_size
     is_frozen = plan.recipe.adapter != "none"
-    per_token = model_flop_per_token(plan.model, seq_len=plan.recipe.document_len, is_base_frozen=is_frozen)
+    per_token = plan_flop_per_token(plan)
     attention = attention_flop_per_token(plan.model, seq_len=plan.recipe.document_len)
     per_step = per_token * plan.tokens_per_step
     mfu = per_step / (step_s * world * peak) if peak else None
