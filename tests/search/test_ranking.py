@@ -205,7 +205,7 @@ def test_with_memory_as_the_objective_ties_and_sentences_are_about_memory(evalua
     assert ranked[1].is_tie
     assert ranked[1].why == ("Saves 1.60 GiB (-3.8%), but that is within the error of a prediction; is 100.0% slower.")
     assert not ranked[2].is_tie
-    assert ranked[2].why == "Needs 2.40 GiB more (+5.8%); is as fast."
+    assert ranked[2].why == "Needs 2.40 GiB more than the recommended (+5.8%); is as fast."
 
 
 def test_shard_groups_that_fill_servers_are_cheaper(evaluated):
