@@ -30,7 +30,7 @@ SAME_PEAK_FRACTION = 0.02
 NEAR_SIZE_RATIO = 1.5
 """A published run of a model that is up to so many times larger or smaller is of the same kind."""
 NEAR_LENGTH_RATIO = 2.0
-"""As are sequences up to so many times longer or shorter: attention and its share of the FLOP grow with them."""
+"""A run counts as alike if its sequences are at most so many times longer or shorter, as attention grows with them."""
 SLOW_RATIO = 0.5
 """Below this share of the prediction another convention explains a figure better than a slow run."""
 RECOMPUTED_RATIO, FROZEN_RECOMPUTED_RATIO = 4 / 3, 3 / 2

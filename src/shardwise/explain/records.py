@@ -150,8 +150,8 @@ class Explanation:
     changes: tuple[VerifiedChange, ...]
     """Each was predicted again. The smallest comes first where the plan does not fit safely, else the largest gain."""
     best: VerifiedChange | None = None
-    """What ``plan`` recommends for the same question, without changes where it is this plan; ``None`` where nothing
-    fits, and under the textbook convention."""
+    """The plan that ``plan`` recommends for the same question, without changes where it is this one; ``None`` where
+    nothing fits, and under the textbook convention."""
 
     @property
     def first_change(self) -> VerifiedChange | None:

@@ -1,8 +1,8 @@
 """fp32 weights in two halves of 16 bits: bf16, which the model computes with, and what rounding to bf16 took off.
 
-One rank that holds all weights has nobody to gather them from. Kept as fp32 they would be cast for forward and again
-for backward, and their gradients cast as well: 18 of the 50 bytes per parameter that a step with AdamW moves. The
-halves take the room of the fp32 weight, and the bf16 gradient half the room of an fp32 one.
+One rank that holds all weights has nobody to gather them from. Kept as fp32 they would be cast in every step, and their
+gradients cast as well: 12 of the 44 bytes per parameter that a step with AdamW moves. The halves take the room of the
+fp32 weight, and the bf16 gradient half the room of an fp32 one.
 
 Source: Kalamkar et al. 2020, arXiv:2005.04680, section on Split-SGD-BF16 (there the halves are cut, not rounded).
 """
