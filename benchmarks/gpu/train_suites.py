@@ -350,6 +350,20 @@ ONE_GPU_COMPILED = (
     _blind("1b 8192 selective", "1b", 8192, 2, recompute="selective"),
 )
 """Dense compiled runs of one GPU, predicted with and without a calibration of that GPU."""
+DENSE_UNSEEN = (
+    _blind("qwen3-8b 8192 full", "qwen3-8b", 8192, 1, recompute="full"),
+    _blind("mistral-7b 4096 selective", "mistral-7b", 4096, 1, recompute="selective"),
+    _blind("2b 16384 full", "2b", 16384, 1, recompute="full"),
+    _blind("160m 1024 none", "160m", 1024, 32),
+)
+UNSEEN_KINDS = (
+    *DENSE_UNSEEN,
+    _blind("olmoe full", "olmoe", 4096, 2, recompute="full"),
+    *BLIND[:1],
+    *BLIND[3:6],
+    *BLIND[8:9],
+)
+"""Ten more shapes: dense ones, which a calibration predicts as well, and those of ``BLIND`` that never ran."""
 PROBED = (
     TrainRun("gpt2-xl", "gpt2-xl", recipe={"seq_len": 1024, "micro_batch_size": 8, "compile": True}, num_steps=16),
 )
@@ -379,6 +393,8 @@ SUITES: dict[str, tuple[TrainRun, ...]] = {
     "two-small-cards": TWO_SMALL_CARDS,
     "blind": BLIND,
     "one-gpu-compiled": ONE_GPU_COMPILED,
+    "dense-unseen": DENSE_UNSEEN,
+    "unseen-kinds": UNSEEN_KINDS,
     "probed": PROBED,
     "smoke": SMOKE,
     "peers": PEERS,

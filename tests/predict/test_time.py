@@ -125,10 +125,14 @@ def test_better_links_and_memory_are_never_slower(layout, engine):
     assert step_s(faster) <= step_s(plan) * (1 + 1e-9)
 
 
+UNREAD = 1 - 14336 * 4096 * 32 / 7.5e9
+"""Share of a forward pass of Llama-3-8B that is not the last product of a block."""
+
+
 def test_recomputation_costs_about_a_forward():
     none, full = parts(plan_of(Layout(dp_shard=8))), parts(plan_of(Layout(dp_shard=8), recompute="full"))
     assert none["recompute"] == 0
-    assert 0.85 * none["forward"] < full["recompute"] < none["forward"]
+    assert 0.85 * UNREAD * none["forward"] < full["recompute"] < UNREAD * none["forward"]
     assert full["forward"] == none["forward"]
 
 
@@ -232,7 +236,7 @@ def test_hfu_exceeds_mfu_by_what_is_recomputed():
     _, none = predict_time(plan_of(Layout(dp_shard=8)))
     _, full = predict_time(plan_of(Layout(dp_shard=8), recompute="full"))
     assert none.hfu_fraction == none.mfu_fraction
-    assert full.hfu_fraction / full.mfu_fraction == pytest.approx(4 / 3, abs=0.03)
+    assert full.hfu_fraction / full.mfu_fraction == pytest.approx(1 + UNREAD / 3, abs=0.03)
 
 
 def test_frozen_weights_count_two_thirds():

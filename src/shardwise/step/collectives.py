@@ -18,6 +18,7 @@ from shardwise.step.layer_placement import chunk_in_model, chunk_owner, local_nu
 from shardwise.step.muon_collectives import muon_collectives
 from shardwise.step.native_engine import SUMS_BYTES, is_native_engine, is_replicated
 from shardwise.step.operation_context import gathered_element_bytes
+from shardwise.step.recomputed_operations import unread_product
 from shardwise.step.reduction_policy import needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.step.token_collectives import LOSS_REDUCTIONS, token_collectives
@@ -113,10 +114,6 @@ def _not_asked_for(call: Call, layer: LayerSpec, context: StageContext) -> int:
     )
 
 
-LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
-"""Names of the norm behind a feed-forward part: Gemma 2 and 3, OLMo 2 and 3, EXAONE 4; GLM 4."""
-
-
 def repeats_calls(context: StageContext) -> bool:
     """Whether recomputation communicates again: torchtitan's selective one and ours gather again.
 
@@ -140,20 +137,13 @@ def _times_again(call: Call, times: int, layer: LayerSpec, context: StageContext
     torch stops recomputing when nothing more is needed, before the last sum over tensor-parallel ranks; selective
     recomputation keeps what was scattered, ours also what was exchanged (``train/recompute.py``).
     """
-    is_own, recipe = is_native_engine(context.plan), context.plan.recipe
+    recipe = context.plan.recipe
     if recipe.recompute == "selective" and recipe.recompute_modules is not None:
         return _times_with_modules(call, layer, recipe.recompute_modules)
     if recipe.recompute == "selective" and call.kind in ("reduce_scatter", "all_to_all"):
         return 0
-    if not is_own:
-        return times
     is_sum = call.kind in ("reduce_scatter", "all_reduce")
-    return times - (is_sum and isinstance(layer.feed_forward, DenseSpec) and not _ends_with_norm(layer))
-
-
-def _ends_with_norm(layer: LayerSpec) -> bool:
-    """Whether a norm follows the feed-forward part, whose input backward needs."""
-    return any(weight.role == "norm" and weight.name.startswith(LAST_NORMS) for weight in layer.weights)
+    return times - (is_sum and context.profile.is_torch and bool(unread_product(layer)))
 
 
 def _times_with_modules(call: Call, layer: LayerSpec, modules: tuple[RecomputeModule, ...]) -> int:

@@ -13,6 +13,8 @@ from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import OperationContext
 from shardwise.step.sequence_copies import SCATTERED_COPIES
 
+_LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
+"""Names of the norm behind a feed-forward part: Gemma 2 and 3, OLMo 2 and 3, EXAONE 4; GLM 4."""
 _FIRST_AND_AGAIN: tuple[OperationPhase, OperationPhase] = ("forward", "recompute")
 _ELEMENTWISE: dict[RecomputeModule, tuple[str, ...]] = {
     "mla_up_proj": ("attention.rotary",),
@@ -33,16 +35,18 @@ def recomputed_operations(
 ) -> tuple[Operation, ...]:
     """The forward operations of a block that run a second time in backward.
 
-    ``full`` repeats everything. Selectively, ``core_attention`` repeats the attention core (Korthikanti et al. 2022,
-    section 5) and ``operations`` repeats everything but attention and every odd plain product (torchtitan
-    ``distributed/activation_checkpoint.py``; no list of what to keep holds grouped products, scattered sums are kept),
-    unless the recipe names modules. What our runtime's host does for it is known by itself.
+    ``full`` repeats everything, but for the last product where torch stops before it. Selectively, ``core_attention``
+    repeats the attention core (Korthikanti et al. 2022, section 5) and ``operations`` repeats everything but attention
+    and every odd plain product (torchtitan ``distributed/activation_checkpoint.py``; no list of what to keep holds
+    grouped products, scattered sums are kept), unless the recipe names modules. What our runtime's host does for it is
+    known by itself.
     """
     forward = [operation for operation in operations if operation.phase == "forward"]
     if recipe.recompute == "none":
         chosen = []
     elif recipe.recompute == "full":
-        chosen = forward
+        unread = unread_product(layer) if context.stops_recomputing else ""
+        chosen = [operation for operation in forward if operation.name != unread]
     elif recipe.recompute_modules is not None:
         chosen = list(_of_modules(forward, layer, context, modules=recipe.recompute_modules))
     elif policy == "core_attention":
@@ -65,6 +69,21 @@ def recomputed_operations(
             if number
         ]
     return tuple(again)
+
+
+def unread_product(layer: LayerSpec) -> str:
+    """The product that ends a block, whose result is added and read by no backward; none where a norm or router weights
+    follow.
+
+    >>> from shardwise.families import read_model
+    >>> [unread_product(read_model(name).layers[0]) for name in ("llama-3.1-8b", "gemma-2-9b", "mixtral-8x7b")]
+    ['mlp.down_proj', '', '']
+    """
+    has_norm = any(weight.role == "norm" and weight.name.startswith(_LAST_NORMS) for weight in layer.weights)
+    if has_norm or isinstance(layer.feed_forward, MoeSpec):
+        return ""
+    ends = [weight.name for weight in layer.weights if weight.is_matrix and weight.split == "row"]
+    return ends[-1].removesuffix(".weight") if ends else ""
 
 
 def _of_modules(
