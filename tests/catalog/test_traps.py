@@ -4,7 +4,6 @@ import pytest
 
 from catalog.tables import row, rows
 from shardwise.catalog import load_gpu, load_gpus, load_node, load_prices, read_cluster
-from shardwise.catalog.hardware.nccl_constants import load_nccl_constants
 from shardwise.catalog.hardware.readings import load_collective_readings, load_gemm_readings
 from shardwise.units import GIB
 
@@ -154,7 +153,7 @@ def test_reduction_in_the_switch_helps_all_reduce_only():
 
 
 def test_the_busbw_factor_of_all_reduce_is_kept_as_a_formula():
-    factors = {constant.scope: constant.text for constant in load_nccl_constants() if constant.group == "busbw"}
+    factors = {line["scope"]: line["value"] for line in rows("nccl_constants") if line["group"] == "busbw"}
     assert factors["all_reduce"] == "2(n-1)/n"
     assert factors["all_gather"] == "(n-1)/n"
 
@@ -215,7 +214,9 @@ def test_the_h100_of_the_torchtitan_tables_is_a_part_of_its_own():
 
 def test_nccl_link_constants_are_below_the_line_rate():
     """SM90: 18 links x 20.6 = 370.8 GB/s against 450 on the wire."""
-    per_link = {c.name: c.value for c in load_nccl_constants() if c.group == "linkBandwidth"}
+    per_link = {
+        line["name"]: float(line["value"]) for line in rows("nccl_constants") if line["group"] == "linkBandwidth"
+    }
     assert per_link["SM90_NVLINK_BW"] == 20.6
     assert per_link["SM80_NVLINK_BW"] == 20
     assert per_link["SM100_NVLINK_BW"] == 40.1
