@@ -48,7 +48,7 @@ def test_a10g_is_not_a10():
     assert load_gpu("a10").peak_flop_per_s("bf16") == 125e12
     measured = next(line for line in rows("achieved") if (line["kind"], line["accelerator_id"]) == ("gemm", "a10g"))
     assert float(measured["value"]) == 66.6
-    assert 66.6e12 < load_gpu("a10g").peak_flop_per_s("bf16")
+    assert load_gpu("a10g").peak_flop_per_s("bf16") > 66.6e12
 
 
 @pytest.mark.parametrize(("gpu_id", "tflop_per_s"), [("rtx-4090", 165.2), ("rtx-3090", 71.2)])
