@@ -11,6 +11,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from shardwise.train.build import compile_blocks
 from shardwise.train.calibrate.clock import Desk, typical_s, wall_s
+from shardwise.train.calibrate.kernels import UPDATE_BYTES_PER_ELEMENT
 from shardwise.train.decoder.config import DecoderConfig, read_config
 from shardwise.train.decoder.model import Decoder
 from shardwise.units import Seconds
@@ -22,6 +23,8 @@ REPEATS = 5
 SETTLING_PASSES = 25
 """Passes of a compiled stack before those that count: about a second, after which the device draws as much power as in
 training, and its clocks are those of training."""
+SCRATCH_BYTES = 256 * 2**20
+"""What stands for weights and optimizer states between passes; larger than any cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +157,15 @@ def _decoder(config: DecoderConfig, desk: Desk, *, blocks: int, seq_len: int, ha
 def _settled_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seconds]:
     """Seconds of a forward and of a backward among many that are issued ahead of the device, as in training.
 
-    A host that waits for the device before each pass leaves it idle until the first kernel of the next one comes.
+    A host that waits for the device before each pass leaves it idle until the first kernel of the next one comes. After
+    every second pass, as in steps of two micro-batches, as many bytes are moved as an update of the weights moves: such
+    kernels draw half the power of products, whose clock rises under the device's limit
+    (``benchmarks/results/2026-12-01-h200-power.md``).
     """
     gradient, found = torch.randn_like(x), []
-    for _ in range(SETTLING_PASSES + REPEATS):
+    scratch = torch.zeros(SCRATCH_BYTES, device=desk.device, dtype=torch.uint8)
+    moved = UPDATE_BYTES_PER_ELEMENT["cuda"] * sum(parameter.numel() for parameter in decoder.parameters())
+    for number in range(SETTLING_PASSES + REPEATS):
         events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
         events[0].record()
         out = decoder(x)
@@ -168,6 +176,8 @@ def _settled_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seco
         for parameter in decoder.parameters():
             parameter.grad = None
         x.grad = None
+        for _ in range(number % 2 * moved // (2 * SCRATCH_BYTES)):
+            scratch.add_(1)
     torch.cuda.synchronize()
     measured = found[SETTLING_PASSES:]
     forwards, backwards = ([events[i].elapsed_time(events[i + 1]) / 1e3 for events in measured] for i in range(2))
