@@ -34,13 +34,11 @@ def known_name(text: str) -> tuple[str, str] | None:
     >>> known_name("unsloth/Qwen3-8B"), known_name("Qwen/Qwen2.5-1.5B-Instruct"), known_name("gemma-9-2b")
     (('qwen3-8b', 'qwen3-8b'), ('qwen2.5-1.5b', 'qwen2-1.5b'), None)
     """
-    meant, shorter = _by_form(), [*_shorter(text)]
-    entry = catalogue_name(text) or next((meant[_form(name)] for name in shorter if _form(name) in meant), None)
-    if entry is None:
-        return None
-    if _form(entry) in map(_form, shorter):
-        return entry, entry
-    return [text.strip().casefold(), *(name for name in shorter if meant.get(_form(name)) == entry)][-1], entry
+    shorter = {_form(name): name for name in _shorter(text)}
+    entry = catalogue_name(text) or next((_by_form()[form] for form in shorter if form in _by_form()), None)
+    if entry is None or _form(entry) in shorter:
+        return None if entry is None else (entry, entry)
+    return [text.strip().casefold(), *(shorter[form] for form in shorter if _by_form().get(form) == entry)][-1], entry
 
 
 def close_names(text: str) -> list[str]:
