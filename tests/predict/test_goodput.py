@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise.catalog.hardware.facts import load_reliability
+from catalog.tables import rows
 from shardwise.predict.goodput import GOOD, MIN_FRACTION, POOR, TYPICAL, goodput_fraction, predict_goodput
 
 
@@ -29,12 +29,12 @@ def test_failures_that_outrun_restarts_leave_a_floor():
 
 
 def test_the_band_is_made_of_catalogue_rows():
-    facts = {(fact.system, fact.metric): fact.value for fact in load_reliability()}
-    assert facts["Meta RSC", "failure rate used in the ETTR model"] == TYPICAL.failures_per_node_day
-    assert facts["Meta RSC-2 (A100)", "node failures"] == GOOD.failures_per_node_day
-    assert facts["Meta RSC-1 (A100)", "node failures"] == POOR.failures_per_node_day
-    assert facts["Meta RSC", "restart overhead, low"] == GOOD.restart_s
-    assert facts["Meta RSC", "restart overhead, high"] == POOR.restart_s
-    assert facts["PyTorch DCP 7B, asynchronous", "blocking time"] == TYPICAL.blocking_s
-    assert facts["PyTorch DCP 7B to 13B, asynchronous", "blocking time, high"] == POOR.blocking_s
-    assert facts["ByteCheckpoint, 405B GPT", "blocking time"] == GOOD.blocking_s
+    table = {(line["system"], line["metric"]): line["value"] for line in rows("reliability")}
+    assert float(table["Meta RSC", "failure rate used in the ETTR model"]) == TYPICAL.failures_per_node_day
+    assert float(table["Meta RSC-2 (A100)", "node failures"]) == GOOD.failures_per_node_day
+    assert float(table["Meta RSC-1 (A100)", "node failures"]) == POOR.failures_per_node_day
+    assert float(table["Meta RSC", "restart overhead, low"]) == GOOD.restart_s
+    assert float(table["Meta RSC", "restart overhead, high"]) == POOR.restart_s
+    assert float(table["PyTorch DCP 7B, asynchronous", "blocking time"]) == TYPICAL.blocking_s
+    assert float(table["PyTorch DCP 7B to 13B, asynchronous", "blocking time, high"]) == POOR.blocking_s
+    assert float(table["ByteCheckpoint, 405B GPT", "blocking time"]) == GOOD.blocking_s

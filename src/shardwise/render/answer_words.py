@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from shardwise.plan import Plan
+from shardwise.predict.published import published_below
 from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, RunningCost, Throughput, TimePrediction
 from shardwise.render.names import gib_number
 from shardwise.units import (
@@ -62,6 +64,18 @@ def speed_words(prediction: Prediction) -> str:
     mfu = format_utilisation(throughput.mfu_fraction)
     more = f"{_attention_words(throughput)}{_running_words(prediction)}"
     return f"{step} a step ({_band_words(time)}), {words} tokens/s{per_gpu}, MFU {mfu}{more}"
+
+
+def published_words(plan: Plan, prediction: Prediction, *, is_short: bool = False) -> str:
+    """The best published run of the same kind where the whole band of the prediction is faster; empty otherwise.
+
+    The run is named as ``judge`` names it; in short without its source.
+    """
+    best = published_below(plan, prediction)
+    if best is None:
+        return ""
+    named = best.id if is_short else f"{best.id}: {best.source}"
+    return f"the best published run of its kind has MFU {format_percent(best.mfu_fraction)} ({named})"
 
 
 def _attention_words(throughput: Throughput) -> str:
