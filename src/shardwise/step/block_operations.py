@@ -51,8 +51,6 @@ forward, twice that backward (Gu and Dao 2023, arXiv:2312.00752, section 3.3.2: 
 REPEATED_BYTES = (2, 2)
 """Bytes an element of repeated keys and values: written, and their gradients read to be added up."""
 REPEATED_KERNELS = (2, 2)
-MERGE_KERNELS = (6, 8)
-"""Kernels that add a piece of ring attention to its sums."""
 FUSED_KERNELS = (1, 2)
 """Kernels of a fused norm, forward and backward, counted on H100 (``2026-11-28-h100-dispatch.csv``)."""
 DECOMPOSED_NORM_KERNELS = (8, 16)
@@ -270,7 +268,7 @@ def _attention(name: str, spec: AttentionSpec, context: OperationContext) -> Ite
 
 
 def _repeated_heads(name: str, spec: AttentionSpec, context: OperationContext) -> Iterator[Operation]:
-    """Keys and values written for every head of queries, and the pieces that torch's context parallelism merges."""
+    """Keys and values written for every head of queries, and the pieces that context parallelism merges."""
     tokens, layout = context.tokens, context.layout
     outputs = tokens * spec.num_attention_heads / layout.tp
     keys = outputs if context.repeats_kv_heads else tokens * spec.num_key_value_heads / layout.tp
@@ -281,7 +279,7 @@ def _repeated_heads(name: str, spec: AttentionSpec, context: OperationContext) -
         merged, pieces = context.merged_bytes, layout.cp - 1
         forward = merged.outputs * outputs * spec.v_head_dim
         backward = merged.queries * outputs * spec.head_dim + merged.keys * keys * both
-        kernels = (pieces * MERGE_KERNELS[0], pieces * MERGE_KERNELS[1])
+        kernels = (pieces * merged.kernels[0], pieces * merged.kernels[1])
         yield from context.memory_operations(f"{name}.merged_pieces", (pieces * forward, pieces * backward), kernels)
 
 

@@ -41,18 +41,24 @@ median of 24 on one H100 (0.92 to 1.42; forward and dgrad 1.17; ``2026-11-28-h10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedBytes:
-    """Bytes that a piece of attention in 16 bits, but the first, adds to fp32 sums: per element of these sums."""
+    """Bytes per element of sums that a piece of attention in 16 bits, but the first, is added to."""
 
     outputs: int
-    queries: int = 12
-    keys: int = 20
+    queries: int
+    keys: int
+    kernels: tuple[int, int]
+    """Kernels of a piece, forward and backward."""
 
 
-TRACED_MERGE = MergedBytes(outputs=12)
-EAGER_MERGE = MergedBytes(outputs=36)
-"""Counted in torch ``_templated_ring_attention``: 4 read, 2 read and 4 written; where half of the queries or of the
-keys were computed the sum is put together again (a half of that, and 8), gradients of keys are gathered into one buffer
-(8) before they are sent, and without a compiler outputs are cast and merged by five kernels."""
+TRACED_MERGE = MergedBytes(outputs=12, queries=12, keys=20, kernels=(3, 8))
+EAGER_MERGE = MergedBytes(outputs=36, queries=12, keys=20, kernels=(6, 8))
+"""Counted in torch ``_templated_ring_attention``, whose sums are fp32: 4 read, 2 read and 4 written; where half of the
+queries or of the keys were computed the sum is put together again (a half of that, and 8), gradients of keys are
+gathered into one buffer (8) before they are sent, and without a compiler outputs are cast and merged by five kernels.
+"""
+TRANSFORMER_ENGINES_MERGE = MergedBytes(outputs=6, queries=6, keys=6, kernels=(3, 4))
+"""Sums in 16 bits are read and written beside each piece (NVIDIA/TransformerEngine@d0067d0
+``dot_product_attention/context_parallel.py``, ``flash_attn_fwd_out_correction``, ``dq.add_``, ``dk.add_``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,10 +242,12 @@ def operation_context(context: StageContext) -> OperationContext:
 
 
 def _merged_bytes(plan: Plan) -> MergedBytes | None:
-    """What torch's ring attention moves for every piece; our trainer's queries attend to all keys at once."""
-    is_torchs = engine_profile(plan.engine).sharding not in ("megatron", "deepspeed") and not is_native_engine(plan)
-    if plan.layout.cp == 1 or not is_torchs:
+    """What ring attention moves for every piece; Ulysses and our trainer's queries attend to all keys at once."""
+    sharding = engine_profile(plan.engine).sharding
+    if plan.layout.cp == 1 or sharding == "deepspeed" or is_native_engine(plan):
         return None
+    if sharding == "megatron":
+        return TRANSFORMER_ENGINES_MERGE
     return TRACED_MERGE if plan.recipe.compile else EAGER_MERGE
 
 
