@@ -271,9 +271,10 @@ def _repeated_heads(name: str, spec: AttentionSpec, context: OperationContext) -
     """Keys and values written for every head of queries, and the pieces that context parallelism merges."""
     tokens, layout = context.tokens, context.layout
     outputs = tokens * spec.num_attention_heads / layout.tp
-    keys = outputs if context.repeats_kv_heads else tokens * spec.num_key_value_heads / layout.tp
+    are_repeated = context.repeats_kv_heads and spec.num_key_value_heads < spec.num_attention_heads
+    keys = outputs if are_repeated else tokens * spec.num_key_value_heads / layout.tp
     both = spec.head_dim + spec.v_head_dim
-    if context.repeats_kv_heads:
+    if are_repeated:
         yield from _both(f"{name}.repeated_heads", keys * both, REPEATED_BYTES, context, kernels=REPEATED_KERNELS)
     if context.merged_bytes is not None:
         merged, pieces = context.merged_bytes, layout.cp - 1
