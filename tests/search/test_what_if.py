@@ -101,6 +101,18 @@ def test_another_batch_is_offered_where_fewer_gpus_share_this_one_than_could(mak
     assert better_shared_batch(replace(question, layout=Layout(dp_shard=num_copies, tp=2))) == better
 
 
+@pytest.mark.parametrize(("asked", "size", "offered"), [(None, 488, 480), (2e6, 512, 488)])
+def test_what_61_sequences_a_rank_cost_is_said_both_ways(asked, size, offered):
+    """No micro-batch between 1 and 61 divides them: a batch near it is offered, and what the tokens asked for cost."""
+    batch = {"global_batch_size": size} if asked is None else {"global_batch_tokens": asked}
+    result = sw.plan("qwen3-0.6b", "8xh100-sxm", seq_len=4096, **batch, **PLAIN).result
+    assert result.plans[0].plan.global_batch_size == size
+    first = what_if(result, limits=SearchBounds(cp=ONE, pp=ONE, tp=ONE)).changes[0]
+    assert first.change == f"global_batch_size={offered}"
+    assert first.is_as_asked == (asked is not None)
+    assert first.rate_ratio < 0.97 if asked else first.rate_ratio > 1.03
+
+
 def test_a_precision_beside_those_that_were_given_is_not_offered(make_question):
     """Eight bits are offered where bf16 was assumed; whoever gives formats allows these alone, and each is searched."""
     question = make_question(model="llama-3.1-8b", cluster="8xh100-sxm", seq_len=4096, global_batch_size=64)

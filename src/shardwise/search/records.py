@@ -176,5 +176,8 @@ class SearchResult:
     assumptions: tuple[str, ...] = ()
     question: Plan | None = None
     """The question with its batch, whose open fields are those that nobody gave; a search fills in its layout."""
+    asked_tokens: float | None = None
+    """Tokens of a step that were asked for, to which the batch of the question is near; ``None`` where it was given in
+    sequences or not at all."""
     notes: tuple[str, ...] = ()
     """Sentences about ties, the simplest choice and what was left out."""
