@@ -10,7 +10,7 @@ from render.sample_answers import FOUND, NOT_FOUND
 from render.sample_records import PLAN, PREDICTION
 from shardwise.catalog import read_cluster
 from shardwise.layout import Layout
-from shardwise.prediction import CostSensitivity, RunningCost
+from shardwise.prediction import CostSensitivity, RunningCost, TimeEntry
 from shardwise.render.answer_words import memory_words, run_words, speed_words
 from shardwise.render.first_screen import (
     CHANGE_LINES,
@@ -104,6 +104,19 @@ def test_what_a_change_costs_besides_stays_where_its_figures_go(width, figures):
     one = replace(NOT_FOUND.closest.reliefs[0], change="optimizer=adamw-8bit", caution=caution)
     lines = relief_lines([one] * 4, width, heading="What would make it fit")
     assert f"optimizer=adamw-8bit: {figures}{caution[:30]}" in lines[1].plain
+
+
+def test_other_hardware_that_would_hold_it_stands_with_its_dollars():
+    """Every other row was free; "other hardware" was all that was said of 8 H200 in place of 8 A100."""
+    running = RunningCost(
+        usd_per_gpu_hour=3.5, usd_per_hour=28.0, usd_per_million_tokens=0.07, price_source="OCI, on demand"
+    )
+    other = replace(PLAN, cluster=read_cluster("8xh200-sxm"))
+    one = replace(NOT_FOUND.closest.reliefs[0], change="gpu=h200-sxm", plan=other, caution="", running_cost=running)
+    asked = read_cluster("8xa100-sxm-40")
+    for on, dollars in ((asked, ", $70.00 per 1B tokens"), (other.cluster, "")):
+        lines = relief_lines([one] * 4, 80, heading="What would make it fit", asked=on)
+        assert lines[1].plain == f"  gpu=h200-sxm: 37.00 of 139.80 GiB, 1.00 s a step{dollars}"
 
 
 def test_a_command_that_is_too_long_to_repeat_is_referred_to():
@@ -381,6 +394,19 @@ def test_missing_gpus_are_no_offer_however_fast_the_others_are():
     shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=(fails, *what_ifs(0.9)))).splitlines()
     assert len(shown) == 1
     assert "change 0.9" in shown[0]
+
+
+def test_what_memory_costs_in_time_stands_beside_the_speed():
+    """A server less had a quarter less speed per GPU, all of it recomputation, and the screen named no cause."""
+    entries = (
+        TimeEntry(component="backward", duration_s=1.0),
+        TimeEntry(component="recompute", duration_s=0.3),
+        TimeEntry(component="offload", duration_s=0.1),
+    )
+    both = "; recomputing and waiting for the host to fit: 20.0% of the step"
+    for count, words in ((1, ""), (2, "; recomputing to fit: 15.0% of the step"), (3, both)):
+        time = replace(PREDICTION.time, step_s=2.0, components=entries[:count])
+        assert speed_words(replace(PREDICTION, time=time)).partition("MFU 41.2%")[2] == words
 
 
 def test_dollars_stand_beside_their_rate_and_their_band():

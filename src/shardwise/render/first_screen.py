@@ -41,7 +41,7 @@ from shardwise.render.screen_lines import (
 from shardwise.render.terminal import PLAIN, TextStyle
 from shardwise.rules import find_refusals
 from shardwise.rules.token_batch import fine_tunes, nearest_sequences
-from shardwise.search.offers import better_shared_batch
+from shardwise.search.offers import better_shared_batches
 from shardwise.search.shortlist import Beside, Shortlist
 from shardwise.search.what_if import Sensitivity, WhatIf
 from shardwise.step.native_engine import is_native_engine
@@ -202,18 +202,17 @@ def _warning_words(plan: Plan) -> str:
 
 
 def _unshared_words(plan: Plan) -> str:
-    """The GPUs that can share the batch, and the nearest batch that more of them can; empty where there is none.
+    """The GPUs that can share the batch, and the nearest batches that more of them can; empty where there is none.
 
     Whoever asks for 30 sequences on 8 GPUs gets a layout that nobody would run with 32.
     """
-    nearest = better_shared_batch(plan)
-    if nearest is None:
+    better = better_shared_batches(plan)
+    if not better:
         return ""
     size, num_gpus = plan.global_batch_size, plan.cluster.num_gpus
-    sharing, could = gcd(size, num_gpus), gcd(nearest, num_gpus)
-    return (
-        f"Only {sharing} of {num_gpus:,} GPUs can share {size:,} sequences evenly; {could:,} could share {nearest:,}."
-    )
+    sharing, could = gcd(size, num_gpus), gcd(better[0], num_gpus)
+    others = " or ".join(f"{other:,}" for other in better)
+    return f"Only {sharing} of {num_gpus:,} GPUs can share {size:,} sequences evenly; {could:,} could share {others}."
 
 
 def recommendation_lines(

@@ -26,7 +26,7 @@ __all__ = [
     "LEAST_GAIN_RATIO",
     "Offer",
     "asked_offers",
-    "better_shared_batch",
+    "better_shared_batches",
     "free_offers",
     "rate_ratio",
     "size_offers",
@@ -247,17 +247,23 @@ def _searched(
         yield Offer(change=changes_text(changes), question=changed, rate_ratio=best, is_borderline=not safe)
 
 
-def better_shared_batch(plan: Plan) -> int | None:
-    """The nearest batch that more GPUs can share, where the plan's own is what keeps data-parallel ranks few.
+def better_shared_batches(plan: Plan) -> tuple[int, ...]:
+    """The batches that more GPUs can share, where the plan's own is what keeps data-parallel ranks few.
 
-    It is not where tensor parallelism leaves no more of them, or where the plan has fewer than the batch allows.
+    One within 10 %, or else those next to it that all GPUs share. It is not the batch where tensor parallelism leaves
+    no more ranks, or where the plan has fewer than the batch allows. It is where 24 GPUs get 32 sequences: pipelines or
+    context parallelism has to take the factor of 3, as tensor parallelism inside a server cannot.
     """
-    size, num_gpus = plan.global_batch_size, plan.cluster.num_gpus
+    layout, size, num_gpus = plan.layout, plan.global_batch_size, plan.cluster.num_gpus
     sharing = gcd(size, num_gpus)
-    if sharing >= plan.layout.world_size // plan.layout.tp or sharing > plan.layout.data_parallel_size:
-        return None
+    is_few_anyway = sharing >= layout.world_size // layout.tp or sharing > layout.data_parallel_size
+    if is_few_anyway and plan.cluster.node.gpus_per_node % (num_gpus // sharing) == 0:
+        return ()
     near = near_batch(size, num_gpus)
-    return near if gcd(near, num_gpus) > sharing else None
+    if gcd(near, num_gpus) > sharing:
+        return (near,)
+    below = size // num_gpus * num_gpus
+    return (below, below + num_gpus) if below else ()
 
 
 def _sizes(cluster: Cluster, limits: SearchBounds) -> Iterator[tuple[str, Cluster]]:

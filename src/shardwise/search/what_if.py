@@ -75,7 +75,7 @@ class WhatIf:
     is_as_asked: bool = False
     """Whether this is the batch that was asked for, to the token, where the question took one that divides better."""
     running_cost: RunningCost | None = None
-    """Dollars on GPUs of another type; ``None`` on the same type, or where no price is known."""
+    """Dollars on GPUs of another type, or on more of them; ``None`` on the same, or where no price is known."""
 
     @property
     def has_fewer_gpus(self) -> bool:
@@ -180,7 +180,8 @@ def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBound
 
 
 def _changed(change: str, plan: Plan, prediction: Prediction, now: RankedPlan) -> WhatIf:
-    step_s, is_other_type = prediction.time.step_s, plan.cluster.gpu.id != now.plan.cluster.gpu.id
+    step_s, cluster, asked = prediction.time.step_s, plan.cluster, now.plan.cluster
+    is_other = cluster.gpu.id != asked.gpu.id or cluster.num_gpus > asked.num_gpus
     return WhatIf(
         change=change,
         plan=plan,
@@ -188,7 +189,7 @@ def _changed(change: str, plan: Plan, prediction: Prediction, now: RankedPlan) -
         step_ratio=step_s / now.prediction.time.step_s,
         rate_ratio=rate_ratio(plan, step_s=step_s, now=now),
         gpus_ratio=plan.cluster.num_gpus / now.plan.cluster.num_gpus,
-        running_cost=prediction.running_cost if is_other_type else None,
+        running_cost=prediction.running_cost if is_other else None,
     )
 
 
