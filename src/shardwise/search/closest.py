@@ -179,7 +179,7 @@ def _bigger_gpus(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
         cluster = with_gpu(question.cluster, gpu)
         if cluster is not None:
             bigger = replace(question, cluster=cluster)
-            yield Hypothesis(change=f"gpu={gpu.id}", question=bigger, bounds=bounds, caution="other hardware")
+            yield Hypothesis(change=f"gpu={gpu.id}", question=bigger, bounds=bounds)
 
 
 def _offload_hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
