@@ -93,11 +93,11 @@ def _attention_words(throughput: Throughput) -> str:
 def _fitting_words(prediction: Prediction) -> str:
     """The price of needing no more memory, where it decides how many tokens a second are trained."""
     time = prediction.time
-    spent = [entry for entry in time.components if entry.component in FITTING and entry.duration_s]
-    share = sum(entry.duration_s for entry in spent) / time.step_s
+    spent = [entry.component for entry in time.components if entry.component in FITTING and entry.duration_s]
+    share = time.share_of(spent)
     if not prediction.fits or share < NOTABLE_FITTING_FRACTION:
         return ""
-    return f"; {' and '.join(FITTING[entry.component] for entry in spent)} to fit: {format_percent(share)} of the step"
+    return f"; {' and '.join(FITTING[name] for name in spent)} to fit: {format_percent(share)} of the step"
 
 
 def _running_words(prediction: Prediction) -> str:
