@@ -243,10 +243,10 @@ def operation_context(context: StageContext) -> OperationContext:
 
 def _merged_bytes(plan: Plan) -> MergedBytes | None:
     """What ring attention moves for every piece; Ulysses and our trainer's queries attend to all keys at once."""
-    sharding = engine_profile(plan.engine).sharding
-    if plan.layout.cp == 1 or sharding == "deepspeed" or is_native_engine(plan):
+    profile = engine_profile(plan.engine)
+    if plan.layout.cp == 1 or profile.sharding == "deepspeed" or is_native_engine(plan):
         return None
-    if sharding == "megatron":
+    if profile.sharding == "megatron":
         return TRANSFORMER_ENGINES_MERGE
     return TRACED_MERGE if plan.recipe.compile else EAGER_MERGE
 
