@@ -110,13 +110,9 @@ def _interval_table(runs: dict[int, CheckpointRun], shape: _Shape) -> LessonTabl
     whole = runs[0].peak_bytes
     return LessonTable(
         title="Keep the input of every k-th layer",
-        columns=(
-            Column(name="k"),
-            Column(name="peak", unit="decimal_bytes"),
-            Column(name="of keeping all", unit="fraction"),
-            Column(name="run twice", unit="count"),
-            Column(name="extra compute", unit="fraction"),
-            Column(name="thin layers", unit="count"),
+        head=(
+            "k | peak: decimal_bytes | of keeping all: fraction | run twice: count | extra compute: fraction | "
+            "thin layers: count"
         ),
         rows=tuple(
             (
@@ -159,12 +155,9 @@ def _kind_table(shape: _Shape) -> LessonTable:
     )
     return LessonTable(
         title="What one layer keeps",
-        columns=(
-            Column(name="choice"),
-            Column(name="a layer", unit="decimal_bytes"),
-            Column(name="all layers", unit="decimal_bytes"),
-            Column(name="less than eager", unit="ratio"),
-            Column(name="extra compute", unit="fraction"),
+        head=(
+            "choice | a layer: decimal_bytes | all layers: decimal_bytes | less than eager: ratio | "
+            "extra compute: fraction"
         ),
         rows=tuple(
             (name, num_bytes, num_bytes * shape.num_layers, shape.eager_bytes / num_bytes, extra)
@@ -207,13 +200,7 @@ def _prediction_table(request: LessonRequest) -> LessonTable:
         )
     return LessonTable(
         title=f"Predicted: {plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name}, fully sharded",
-        columns=(
-            Column(name="recompute"),
-            Column(name="activations", unit="bytes"),
-            Column(name="needed a GPU", unit="bytes"),
-            Column(name="fits"),
-            Column(name="step", unit="s"),
-        ),
+        head="recompute | activations: bytes | needed a GPU: bytes | fits | step: s",
         rows=tuple(rows),
         note=f"{plan.recipe.seq_len:,} tokens, {plan.recipe.micro_batch_size} sequences at once",
     )
