@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from shardwise.claims import Claim
-from shardwise.course.formulas import pipeline_bubbles, pipeline_in_flight, scaling
+from shardwise.course.formulas import pipeline_bubbles, pipeline_in_flight
 from shardwise.course.lesson import Check, GanttBar, GanttLane, GanttPicture, Lesson, LessonTable, Setting
 from shardwise.course.lessons.pipeline_numbers import train_through
 from shardwise.course.lessons.pipeline_walk import schedule_steps
@@ -257,7 +257,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             says="with 4 stages and one micro-batch three of four GPUs are idle",
             source="scaling lesson, step 3",
-            said=1 - scaling.naive_pipeline_utilisation(num_stages=4),
+            said=3 / 4,
             computed=idle_fraction(gpipe[0]),
             unit="fraction",
             verdict="right",
@@ -265,7 +265,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             says="16 micro-batches on 4 stages leave (N - 1) / M of idle time",
             source="scaling lesson, pipeline parallelism",
-            said=scaling.text_bubble(num_stages=4, num_microbatches=16),
+            said=(4 - 1) / 16,
             computed=idle_fraction(gpipe[2]),
             unit="fraction",
             verdict="loose",

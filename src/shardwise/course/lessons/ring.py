@@ -8,7 +8,7 @@ from shardwise.course.collectives.ring import ring_all_gather, ring_all_reduce, 
 from shardwise.course.collectives.timing import one_link, time_collective
 from shardwise.course.collectives.values import contributions, everything, final_state, own_pieces, run_on_values
 from shardwise.course.formulas.collective_time import ring_all_gather_s, ring_all_reduce_s
-from shardwise.course.formulas.scaling import ring_all_reduce_bytes
+from shardwise.course.formulas.collective_volume import all_reduce_bytes
 from shardwise.course.lesson import Check, Lesson, LessonStep, LessonTable, Setting
 from shardwise.course.lessons.link import Transfer, message_picture, step_of_round, transfer_of
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
@@ -200,7 +200,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             says="a GPU sends 2 S (N - 1) / N: the 14 GB gradients of 7B on 8 GPUs",
             source="scaling lesson, step 1",
-            said=ring_all_reduce_bytes(gradient_bytes=SEED_GRADIENT_BYTES, num_gpus=SEED_RANKS),
+            said=all_reduce_bytes(payload_bytes=SEED_GRADIENT_BYTES, group_size=SEED_RANKS),
             computed=program.sent_fraction(0) * SEED_GRADIENT_BYTES,
             unit="decimal_bytes",
             verdict="right",
