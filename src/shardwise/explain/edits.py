@@ -177,10 +177,8 @@ def fewer_ranks(plan: Plan, axis: str, degree: int, **changes: Value) -> Edit:
 
 def _flag_edits(plan: Plan) -> Iterator[Edit]:
     recipe, layout = plan.recipe, plan.layout
-    if recipe.load_state_dict != "sharded":
-        yield edit(plan, "none: each rank reads its own part", FLAG, load_state_dict="sharded")
-    if recipe.save_state_dict != "sharded":
-        yield edit(plan, "each rank writes its own part", FLAG, save_state_dict="sharded")
+    for name in ("load_state_dict", "save_state_dict"):  # an edit to what is there changes nothing, and is not tried
+        yield edit(plan, "none: each rank's own part", FLAG, ((name, "sharded"),))
     if recipe.writes_scores:
         yield fused_attention(plan)
     if recipe.loss_chunks == 1 and plan.model.has_head:
