@@ -19,9 +19,7 @@ from time import process_time
 
 from shardwise.schedules.make import make_schedule, settled
 from shardwise.schedules.shape import ScheduleShape
-from shardwise.simulate.contention import Contention, run_contended
-from shardwise.simulate.engine import run_program
-from shardwise.simulate.pipeline import pipeline_tasks, run_pipeline
+from shardwise.simulate.pipeline import run_pipeline
 from shardwise.simulate.pipeline_graph import GraphStyle, build_graph, end_times_s, pipeline_graph
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes, node_durations_s
 from shardwise.simulate.steady_state import _steady_graph
@@ -73,10 +71,7 @@ def timings() -> list[Timing]:
     """Every case of ours."""
     graph = pipeline_graph(settled(WIDE), SENDING)
     durations = node_durations_s(WIDE_TIMES, graph.schedule)
-    tasks = pipeline_tasks(WIDE, WIDE_TIMES)
-    slow = [Contention(slowed=("stage 0/compute",), while_busy=("stage 0/send_forward",), slowdown_ratio=1.126)]
-    check(graph.num_nodes == len(tasks) == 31_744, "31,744 passes and sends")
-    check(run_program(tasks).makespan_s == max(end_times_s(graph, durations)), "engine and graph end together")
+    check(graph.num_nodes == 31_744, "31,744 passes and sends")
     check(run_pipeline(DEEP, DEEP_TIMES).is_extrapolated, "the deep step is made from a shorter one")
     full = run_pipeline(DEEP, DEEP_TIMES, may_extrapolate=False)
     short = run_pipeline(DEEP, DEEP_TIMES)
@@ -94,8 +89,6 @@ def timings() -> list[Timing]:
             limit_ms=1000.0,
         ),
         timed("64 x 512, a step, nothing cached", lambda: cold(WIDEST, WIDEST_TIMES), limit_ms=1000.0),
-        timed("31,744 tasks in the event engine", lambda: run_program(tasks), limit_ms=30.0),
-        timed("31,744 tasks under contention", lambda: run_contended(tasks, slow)),
         timed("16 x 8 chunks x 512, a step, shape seen before", lambda: run_pipeline(DEEP, DEEP_TIMES), limit_ms=10.0),
         timed("16 x 8 chunks x 512, a step, nothing cached", lambda: cold(DEEP, DEEP_TIMES)),
         timed(

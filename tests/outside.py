@@ -15,7 +15,8 @@ from measure.made_up_traces import collective, kernel, mark, trace_text
 from shardwise.calibration import BlockPoint, ProductPoint, Residual, TablesPoint, TimedBytes
 from shardwise.calibration_file import calibration_object
 from shardwise.cli.main import main
-from shardwise.plan_file import read_plan, read_plans
+from shardwise.plan_file import read_plan
+from shardwise.plan_file.read import read_numbered_plans
 from shardwise.predict import predict
 from shardwise.rules import find_errors
 from shardwise.train.checkpoint.folder import COMPLETE, CheckpointFolder
@@ -261,7 +262,7 @@ READERS = (
         file="plans.jsonl",
         content=lines(PLAN, PLAN),
         damage=damaged_json,
-        read=lambda path: list(read_plans(path)),
+        read=lambda path: [answer for _, answer in read_numbered_plans(path)],
     ),
     Reader(
         name="config",

@@ -12,7 +12,8 @@ from shardwise.engines.table import EngineName
 from shardwise.errors import ModelError, PlanError, RecipeError
 from shardwise.fields import plan_fields
 from shardwise.layout import Layout
-from shardwise.plan_file import plan_to_json, read_plan, read_plan_lines, read_plans, recipe_assumptions
+from shardwise.plan_file import plan_to_json, read_plan, recipe_assumptions
+from shardwise.plan_file.read import numbered_plan_lines, read_numbered_plans
 from shardwise.recipe import Recipe
 from shardwise.rules import require_valid
 from strategies import ENGINES, layouts, recipes
@@ -343,7 +344,7 @@ def test_models_come_back_as_they_were_named(name):
 def test_lines_are_answered_in_order_and_errors_take_their_place(tmp_path):
     lines = [json.dumps(SMALLEST), "", "{", json.dumps({**SMALLEST, "engine": "megatron"}), "   ", "[1]", "{}"]
     (tmp_path / "plans.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    answers = list(read_plans(tmp_path / "plans.jsonl"))
+    answers = [answer for _, answer in read_numbered_plans(tmp_path / "plans.jsonl")]
     assert [getattr(answer, "engine", None) or answer.code for answer in answers] == [
         "native",
         "plan-syntax",
@@ -358,19 +359,20 @@ def test_lines_are_answered_in_order_and_errors_take_their_place(tmp_path):
 def test_a_line_too_long_for_a_plan_is_one_error_and_the_next_line_is_read(tmp_path):
     path = tmp_path / "plans.jsonl"
     path.write_bytes(b'{"model": "' + b"x" * 3_000_000 + b'"}\n' + json.dumps(SMALLEST).encode() + b"\n\xff\xfe\n")
-    answers = list(read_plans(path))
+    answers = [answer for _, answer in read_numbered_plans(path)]
     assert [getattr(answer, "code", "a plan") for answer in answers] == ["plan-too-large", "a plan", "plan-not-text"]
 
 
 def test_equal_models_and_clusters_are_shared_between_lines():
-    first, second = read_plan_lines([json.dumps(SMALLEST), json.dumps({**SMALLEST, "engine": "megatron"})])
+    lines = [json.dumps(SMALLEST), json.dumps({**SMALLEST, "engine": "megatron"})]
+    (_, first), (_, second) = numbered_plan_lines(lines)
     assert first.model is second.model
     assert first.cluster is second.cluster
 
 
 def test_a_missing_file_of_plans_says_so():
     with pytest.raises(PlanError, match="cannot be read: No such file") as caught:
-        next(read_plans(Path("nowhere.jsonl")))
+        next(read_numbered_plans(Path("nowhere.jsonl")))
     assert caught.value.code == "plan-not-found"
 
 

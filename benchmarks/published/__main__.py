@@ -1,8 +1,8 @@
 """Write the published runs with their plans: ``python -m benchmarks.published``, from the repository's root.
 
-Reads the tables of the sources (``tables/``) and writes ``memory_runs.jsonl``, ``timed_runs.jsonl`` and
-``unused_rows.csv`` of ``src/shardwise/catalog/measurements``. ``tests/validate/test_shipped_runs.py`` holds that what
-is shipped is what this writes.
+Reads the tables of the sources (``tables/``) and writes ``memory_runs.jsonl``, ``timed_runs.jsonl``,
+``best_runs.csv`` and ``unused_rows.csv`` of ``src/shardwise/catalog/measurements``.
+``tests/validate/test_shipped_runs.py`` holds that what is shipped is what this writes.
 """
 
 import csv
@@ -13,6 +13,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+from benchmarks.published.best_runs import best_runs_text
 from benchmarks.published.memory_rows import converted_memory
 from benchmarks.published.rate_rows import converted_rates
 
@@ -24,7 +25,7 @@ SHIPPED = Path(__file__).parents[2] / "src/shardwise/catalog/measurements"
 
 
 def main() -> None:
-    """Write the three files."""
+    """Write the four files."""
     for name, text in shipped_texts().items():
         (SHIPPED / name).write_text(text, encoding="utf-8")
 
@@ -40,6 +41,7 @@ def shipped_texts() -> dict[str, str]:
     return {
         "memory_runs.jsonl": "".join(_line(run) for run in memory.runs),
         "timed_runs.jsonl": "".join(_line(run) for run in rates.runs),
+        "best_runs.csv": best_runs_text(rates.runs),
         "unused_rows.csv": unused.getvalue(),
     }
 

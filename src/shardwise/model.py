@@ -181,7 +181,9 @@ class ModelSpec:
     def num_params(self) -> int:
         """All parameters, a tied table counted once."""
         outside = self.embedding_weights + self.final_weights + self.head_weights + self.side_weights
-        return sum(weight.num_params for weight in outside) + sum(layer.num_params for layer in self.layers)
+        return sum(weight.num_params for weight in outside) + sum(
+            layer.num_params * count for layer, count in self.layer_runs
+        )
 
     @cached_property
     def num_embedding_params(self) -> int:
@@ -196,18 +198,20 @@ class ModelSpec:
     @cached_property
     def num_routed_params(self) -> int:
         """Routed expert parameters, all of them."""
-        return sum(layer.num_routed_params for layer in self.layers)
+        return sum(layer.num_routed_params * count for layer, count in self.layer_runs)
 
     @cached_property
     def num_active_params(self) -> int:
         """Parameters one token passes through, embeddings included."""
         outside = self.embedding_weights + self.final_weights + self.head_weights + self.side_weights
-        return sum(weight.num_params for weight in outside) + sum(layer.num_active_params for layer in self.layers)
+        return sum(weight.num_params for weight in outside) + sum(
+            layer.num_active_params * count for layer, count in self.layer_runs
+        )
 
     @cached_property
     def is_moe(self) -> bool:
         """Whether any block routes tokens to experts."""
-        return any(isinstance(layer.feed_forward, MoeSpec) for layer in self.layers)
+        return any(isinstance(layer.feed_forward, MoeSpec) for layer, _ in self.layer_runs)
 
     @cached_property
     def moe(self) -> MoeSpec | None:

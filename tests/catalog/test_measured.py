@@ -3,37 +3,22 @@
 import pytest
 
 from catalog.tables import rows
-from shardwise.catalog.hardware.facts import load_cost_facts, load_reliability, load_sources
-from shardwise.catalog.hardware.fits import load_collective_fits, load_kernel_fits
-from shardwise.catalog.hardware.nccl_constants import load_nccl_constants
-from shardwise.catalog.hardware.readings import (
-    load_attention_readings,
-    load_collective_readings,
-    load_copy_readings,
-    load_gemm_readings,
-)
+from shardwise.catalog.hardware.facts import load_sources
+from shardwise.catalog.hardware.readings import load_collective_readings
 
-READINGS = {
-    "collective": load_collective_readings,
-    "gemm": load_gemm_readings,
-    "attention": load_attention_readings,
-}
-OTHERS = {
-    "comm_fits": load_collective_fits,
-    "kernel_fits": load_kernel_fits,
-    "nccl_constants": load_nccl_constants,
-    "reliability": load_reliability,
-    "cost_facts": load_cost_facts,
-    "sources": load_sources,
-}
+
+def achieved(kind):
+    return [line for line in rows("achieved") if line["kind"] == kind]
+
+
+def rate_tflop_per_s(fit, x):
+    """The fitted rate at ``x``, a sequence length or K: ``limit * x / (x + half)``."""
+    return float(fit["limit_tflop_per_s"]) * x / (x + float(fit["x_half"]))
 
 
 def test_all_rows_are_loaded():
-    achieved = [line["kind"] for line in rows("achieved")]
-    assert {kind: len(load()) for kind, load in READINGS.items()} == {kind: achieved.count(kind) for kind in READINGS}
-    assert len(load_copy_readings()) == sum(kind not in READINGS for kind in achieved)
-    assert {name: len(load()) for name, load in OTHERS.items()} == {name: len(rows(name)) for name in OTHERS}
-    assert min(len(load()) for load in (*READINGS.values(), *OTHERS.values(), load_copy_readings)) > 10
+    assert len(load_collective_readings()) == len(achieved("collective")) > 10
+    assert len(load_sources()) == len(rows("sources")) > 10
 
 
 @pytest.mark.parametrize(
@@ -63,58 +48,50 @@ def test_bus_bandwidth_and_time_of_a_sweep_agree():
 
 def test_the_gh200_ceiling_belongs_to_the_141_gb_part():
     """The table it comes from names the 900 W, 141 GB version."""
-    ceilings = {r.gpu_id: r.achieved_flop_per_s for r in load_gemm_readings() if r.implementation.startswith("MAMF")}
-    assert ceilings["gh200-141"] in (828.6e12, 1535e12)
+    ceilings = {
+        line["accelerator_id"]: float(line["value"])
+        for line in achieved("gemm")
+        if line["implementation"].startswith("MAMF")
+    }
+    assert ceilings["gh200-141"] in (828.6, 1535)
     assert "gh200-96" not in ceilings
 
 
 def test_the_nvlink_4_copy_was_measured_on_h200():
-    copies = [r for r in load_copy_readings() if r.bandwidth_bytes_per_s == pytest.approx(396.4e9)]
-    assert [reading.gpu_id for reading in copies] == ["h200-sxm"]
+    copies = [line for line in achieved("p2p") if (line["value"], line["unit"]) == ("396.4", "GB/s")]
+    assert [line["accelerator_id"] for line in copies] == ["h200-sxm"]
 
 
 def test_an_attention_fit_reproduces_its_sweep_within_its_stated_error():
-    for fit in load_kernel_fits():
-        if fit.kind != "attention":
+    columns = ("accelerator_id", "implementation", "dtype", "head_dim", "causal", "pass", "source")
+    for fit in rows("kernel_fits"):
+        if fit["kind"] != "attention":
             continue
-        key = (fit.gpu_id, fit.implementation, fit.dtype, fit.head_dim, fit.is_causal, fit.direction)
-        points = [
-            r
-            for r in load_attention_readings()
-            if (r.gpu_id, r.implementation, r.dtype, r.head_dim, r.is_causal, r.direction) == key
-            and r.source == fit.source
-        ]
+        points = [line for line in achieved("attention") if all(line[column] == fit[column] for column in columns)]
         assert points, fit
-        errors = [abs(fit.flop_per_s_at(r.seq_len) / r.achieved_flop_per_s - 1) for r in points]
-        assert max(errors) == pytest.approx(fit.max_relative_error_fraction, abs=0.012), fit
+        errors = [abs(rate_tflop_per_s(fit, int(line["seq_len"])) / float(line["value"]) - 1) for line in points]
+        assert max(errors) == pytest.approx(float(fit["max_abs_rel_err"]), abs=0.012), fit
 
 
 def test_a_gemm_fit_at_k_1024_loses_a_fifth_of_the_rate():
-    fit = next(fit for fit in load_kernel_fits() if fit.kind == "gemm" and fit.dtype == "fp16")
-    assert fit.flop_per_s_at(1024) / 1e12 == pytest.approx(625, abs=5)
-    assert fit.flop_per_s_at(1024) / fit.limit_flop_per_s == pytest.approx(0.8, abs=0.005)
-
-
-def test_formulas_are_text_and_constants_are_numbers():
-    by_name = {(c.name, c.algorithm, c.protocol, c.scope): c for c in load_nccl_constants()}
-    assert by_name["hwLatency", "Ring", "Simple", "NET"].value == 14.0
-    assert by_name["time", "any", "any", "any"].value is None
-    assert by_name["time", "any", "any", "any"].text == "latency x latCount + bytes/(1000 x bw)"
+    fit = next(fit for fit in rows("kernel_fits") if fit["kind"] == "gemm" and fit["dtype"] == "fp16")
+    assert rate_tflop_per_s(fit, 1024) == pytest.approx(625, abs=5)
+    assert rate_tflop_per_s(fit, 1024) / float(fit["limit_tflop_per_s"]) == pytest.approx(0.8, abs=0.005)
 
 
 def test_the_tree_correction_table_covers_64_bytes_to_512_mib_for_each_protocol():
-    table = [c for c in load_nccl_constants() if c.group == "treeCorrection"]
+    table = [line for line in rows("nccl_constants") if line["group"] == "treeCorrection"]
     for protocol in ("LL", "LL128", "Simple"):
-        sizes = [c.message_bytes for c in table if c.protocol == protocol]
+        sizes = [int(line["message_bytes"]) for line in table if line["protocol"] == protocol]
         assert sizes == [64 * 2**i for i in range(24)]
 
 
 def test_llama_3_failed_once_in_three_hours():
-    rate = next(f for f in load_reliability() if f.metric == "unexpected interruptions per node-day")
-    assert rate.value == pytest.approx(419 / (54 * 2048), rel=1e-3)
+    rate = next(line for line in rows("reliability") if line["metric"] == "unexpected interruptions per node-day")
+    assert float(rate["value"]) == pytest.approx(419 / (54 * 2048), rel=1e-3)
 
 
 def test_published_training_costs():
-    facts = {fact.what: fact for fact in load_cost_facts()}
-    assert facts["DeepSeek-V3 full training"].gpu_hours == 2_788_000
-    assert facts["DeepSeek-V3 full training"].total_usd == 5_576_000
+    facts = {line["what"]: line for line in rows("cost_facts")}
+    assert float(facts["DeepSeek-V3 full training"]["gpu_hours"]) == 2_788_000
+    assert float(facts["DeepSeek-V3 full training"]["total_usd"]) == 5_576_000

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.cli.predict import line_object
-from shardwise.plan_file import read_plan_lines
+from shardwise.plan_file.read import numbered_plan_lines
 from shardwise.render.json_text import json_line
 
 NUMBERS = st.one_of(
@@ -70,7 +70,7 @@ def numbers(value: object) -> Iterator[float]:
 
 def answer(line: str) -> dict[str, object]:
     """What a line of a JSONL file is answered with, written and read back as strict JSON."""
-    (plan,) = read_plan_lines([line])
+    ((_, plan),) = numbered_plan_lines([line])
     return json.loads(json_line(line_object(plan, line_number=1)))
 
 

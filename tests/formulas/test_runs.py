@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 
-from shardwise.course.formulas.compute_optimal import training_flop
-from shardwise.course.formulas.flop_counts import whole_run_flop_per_s
-from shardwise.course.formulas.goodput import young_interval_s
 from shardwise.formulas import goodput, offload_time, run_cost
 
 LLAMA_405B_HOURS = 30.84e6
@@ -47,7 +44,6 @@ def test_daly_interval_is_near_the_true_optimum():
     values = [goodput.exponential_goodput(interval_s=float(tau), **run) for tau in intervals]
     best = intervals[int(np.argmax(values))]
     assert goodput.daly_interval_s(blocking_s=300.0, mtbf_s=3.09 * 3600) == pytest.approx(best, rel=0.01)
-    assert young_interval_s(blocking_s=300.0, mtbf_s=3.09 * 3600) == pytest.approx(best, rel=0.15)
 
 
 def test_hopeless_checkpoints_are_taken_once_per_failure():
@@ -70,8 +66,6 @@ def test_llama_405b_hours_at_the_best_step_rate_and_as_billed():
     assert best / LLAMA_405B_HOURS == pytest.approx(0.855, abs=0.001)
     billed = run_cost.gpu_hours(total_flop=3.80e25, peak_flop_per_s=400e12, mfu_fraction=1.0, goodput_fraction=0.8557)
     assert billed / 1e6 == pytest.approx(30.84, abs=0.01)
-    whole = whole_run_flop_per_s(total_flop=3.80e25, gpu_hours=LLAMA_405B_HOURS)
-    assert whole / 1e12 == pytest.approx(342, abs=0.5)
 
 
 @pytest.mark.parametrize(("usd_per_gpu_hour", "million_usd"), [(2.0, 61.68), (3.5, 107.94), (3.24, 99.92)])
@@ -81,11 +75,9 @@ def test_llama_405b_dollars_depend_on_the_price(usd_per_gpu_hour, million_usd):
 
 
 def test_deepseek_v3():
-    """arXiv:2412.19437 table 1: 2.788M H800 hours at $2 are $5.576M; pre-training 2.664M for 14.8T tokens."""
+    """arXiv:2412.19437 table 1: 2.788M H800 hours at $2 are $5.576M."""
     assert run_cost.run_usd(gpu_hours=2.788e6, usd_per_gpu_hour=2.0) == 5.576e6
     assert run_cost.run_usd(gpu_hours=2.788e6, usd_per_gpu_hour=3.5) == pytest.approx(9.76e6, abs=0.005e6)
-    flop = training_flop(num_active_params=37e9, num_tokens=14.8e12)
-    assert whole_run_flop_per_s(total_flop=flop, gpu_hours=2.664e6) / 1e12 == pytest.approx(343, abs=0.5)
 
 
 def test_energy_of_llama_405b_and_of_llama_2():

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from catalog.tables import rows
 from shardwise.catalog import read_cluster
-from shardwise.catalog.hardware.nccl_constants import load_nccl_constants
 from shardwise.formulas.collective_volume import all_gather_factor, all_reduce_factor
 from shardwise.predict.communication import collective_call, collective_time_s
 from shardwise.predict.group_placement import place_group
@@ -155,9 +155,9 @@ def test_more_bandwidth_is_never_slower_and_more_bytes_never_faster(kind, num_by
 
 def test_latency_constants_are_those_of_the_catalogue():
     table = {
-        (row.name, row.algorithm, row.protocol, row.scope): row.value
-        for row in load_nccl_constants()
-        if row.name in ("baseLatency", "hwLatency")
+        (line["name"], line["algorithm"], line["protocol"], line["scope"]): float(line["value"])
+        for line in rows("nccl_constants")
+        if line["name"] in ("baseLatency", "hwLatency")
     }
     for protocol, name in zip(PROTOCOLS, ("LL", "LL128", "Simple"), strict=True):
         assert protocol.ring_base_us == table["baseLatency", "Ring", name, "any"]
@@ -169,7 +169,9 @@ def test_latency_constants_are_those_of_the_catalogue():
 
 def test_the_low_latency_limits_are_those_of_the_catalogue():
     table = {
-        (row.scope.split()[0], row.nodes_class): row.value for row in load_nccl_constants() if row.name == "llMaxBw"
+        (line["scope"].split()[0], line["nodes_class"]): float(line["value"])
+        for line in rows("nccl_constants")
+        if line["name"] == "llMaxBw"
     }
     for limits in ARCH_LIMITS:
         expected = [table[limits.arch, nodes] for nodes in ("1 node", "2 nodes", "4+ nodes")]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from catalog.tables import rows
 from shardwise.catalog import read_cluster
-from shardwise.catalog.hardware.nccl_constants import load_nccl_constants
 from shardwise.predict.group_placement import place_group
 from shardwise.predict.nccl_protocols import ARCH_LIMITS, PROTOCOLS
 from shardwise.predict.nccl_tuner import best_candidate, candidates
@@ -87,11 +87,12 @@ def test_steps_hold_each_other_up_only_where_several_ranks_of_a_host_take_part()
 
 
 def test_corrections_and_limits_are_those_of_the_catalogue():
-    rows = [row for row in load_nccl_constants() if row.name == "treeCorrectionFactor"]
+    constants = rows("nccl_constants")
+    corrections = [line for line in constants if line["name"] == "treeCorrectionFactor"]
     for protocol in PROTOCOLS:
-        expected = [row.value for row in rows if row.protocol == protocol.name]
+        expected = [float(line["value"]) for line in corrections if line["protocol"] == protocol.name]
         assert list(protocol.tree_corrections) == expected
-    table = {(row.name, row.scope, row.nodes_class): row.value for row in load_nccl_constants()}
+    table = {(line["name"], line["scope"], line["nodes_class"]): line["value"] for line in constants}
     names = {
         "ring_ll128": "perChMaxRingLL128Bw",
         "tree_ll128": "perChMaxTreeLL128Bw",
@@ -100,7 +101,7 @@ def test_corrections_and_limits_are_those_of_the_catalogue():
     }
     for limits in ARCH_LIMITS:
         for field, name in names.items():
-            expected = [table[name, limits.arch, hosts] for hosts in ("1 node", "2 nodes", "4+ nodes")]
+            expected = [float(table[name, limits.arch, hosts]) for hosts in ("1 node", "2 nodes", "4+ nodes")]
             assert [limit / 1e9 for limit in getattr(limits, field)] == expected
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from catalog.tables import rows
 from shardwise.catalog import load_gpu, load_gpus
-from shardwise.catalog.hardware.readings import load_gemm_readings
 from shardwise.catalog.kernels import load_products
 from shardwise.predict.product_rates import (
     BEST_SHAPES,
@@ -211,10 +211,10 @@ def test_every_catalogued_part_has_a_time_for_every_pass():
 
 def test_best_shapes_are_those_of_the_catalogue():
     measured = {
-        (row.gpu_id, row.dtype): row.peak_fraction
-        or row.achieved_flop_per_s / load_gpu(row.gpu_id).peak_flop_per_s(row.dtype)  # a part that boosts above it
-        for row in load_gemm_readings()
-        if row.implementation in ("MAMF best shape", "best of five squares")
+        (line["accelerator_id"], line["dtype"]): float(line["fraction_of_peak"] or 0)
+        or 1e12 * float(line["value"]) / load_gpu(line["accelerator_id"]).peak_flop_per_s(line["dtype"])  # boosts above
+        for line in rows("achieved")
+        if line["implementation"] in ("MAMF best shape", "best of five squares")
     }
     for best in BEST_SHAPES:
         if (best.part, "bf16") in measured:

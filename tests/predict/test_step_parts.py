@@ -11,7 +11,8 @@ from shardwise.predict.stage_time import is_before_update
 from shardwise.predict.step_parts import step_parts
 from shardwise.predict.timeline import predict_timeline
 from shardwise.recipe import Recipe
-from shardwise.simulate.engine import Task, run_program
+from shardwise.simulate.contention import run_contended
+from shardwise.simulate.engine import Task
 
 
 def plan_of(layout, *, engine="megatron", nodes=None, **recipe):
@@ -47,7 +48,7 @@ def test_no_rank_updates_before_all_have_reduced_and_know_the_norm(plan):
     for time, offload in zip(parts.times, parts.offloads, strict=True):
         duration_s = time.update_s + offload.total_s
         tasks.append(Task(name="update", stream=f"stage {time.stage}", duration_s=duration_s, depends_on=norms))
-    assert run_program(tasks).makespan_s == pytest.approx(parts.step_s, rel=1e-12)
+    assert run_contended(tasks, ()).makespan_s == pytest.approx(parts.step_s, rel=1e-12)
 
 
 @pytest.mark.parametrize("plan", PIPELINES.values(), ids=PIPELINES.keys())

@@ -9,16 +9,9 @@ from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.rules import apply_changes, find_errors, head_tp_degrees, valid_tp_degrees
 from shardwise.rules.batch_arithmetic import (
-    accumulated_gradient_shards,
     nearest_batch_settings,
-    sequences_per_step,
-    token_mean_loss,
 )
-from shardwise.rules.deepspeed_sizes import prefetch_bucket_elements
-from shardwise.rules.experts import effective_expert_group
-from shardwise.rules.launch import torchrun_processes
-from shardwise.rules.precision import LARGEST_FP16, overflows_fp16
-from shardwise.rules.shards import dim0_shard_rows
+from shardwise.rules.precision import LARGEST_FP16
 from shardwise.rules.stages import placed_layers, stage_layers_for_vpp, truncated_layers
 from shardwise.units import GB
 
@@ -160,15 +153,9 @@ def test_c21_fewer_microbatches_than_stages():
     assert found.neighbour == (("global_batch_size", 4),)
 
 
-def test_c24_fsdp2_leaves_uneven_and_empty_shards():
-    """Reproduced on torch 2.13 with a 5 x 7 weight; pytorch/pytorch issue 102821."""
-    assert dim0_shard_rows(num_rows=5, num_shards=4) == (2, 2, 1, 0)
-
-
 def test_c25_t5_overflows_fp16():
     """huggingface/transformers issue 5651: an activation of 66246.39."""
     assert LARGEST_FP16 == 65504
-    assert overflows_fp16(66246.39)
     layer = dense_layer(hidden_size=768, intermediate_size=3072, heads=12, kv_heads=12)
     t5 = named(sample_model(layer, num_layers=12, hidden_size=768, vocab_size=32128), "t5-base", "t5")
     found = refusal(make_plan(t5, precision="fp16-mixed"), "recipe-fp16-family")
@@ -179,41 +166,9 @@ def test_c25_t5_overflows_fp16():
     )
 
 
-def test_c28_reducing_every_micro_batch_keeps_gradients_sharded():
-    """huggingface/accelerate pull 2531: sync_each_batch=True saves memory under FSDP."""
-    sharded = accumulated_gradient_shards(dp_shard=8, reduces_every_micro_batch=True)
-    whole = accumulated_gradient_shards(dp_shard=8, reduces_every_micro_batch=False)
-    assert (sharded, whole) == (8, 1)
-
-
-def test_c29_the_mean_of_means_is_not_the_mean():
-    """huggingface/transformers pull 34191: (2 * 100 + 4 * 300) / 400, where the naive mean says 3.0."""
-    assert token_mean_loss(mean_losses=(2.0, 4.0), num_tokens=(100, 300)) == 3.5
-    assert token_mean_loss(mean_losses=(2.0, 4.0), num_tokens=(7, 7)) == 3.0
-
-
-def test_c32_an_expert_group_larger_than_the_job():
-    """NVIDIA-NeMo/Megatron-Bridge issue 546: etp not forwarded defaults to tp."""
-    assert effective_expert_group(tp=4, ep=4, pp=1, expert_tp=1) == 4
-    assert effective_expert_group(tp=4, ep=4, pp=1) == 16
-
-
-@pytest.mark.parametrize(("hidden_size", "elements"), [(4096, 15099494), (2048, 3774873)])
-def test_c33_the_prefetch_bucket_is_an_integer(hidden_size, elements):
-    """huggingface/transformers pull 36081: 0.9 * h * h is 15099494.4 and 3774873.6."""
-    assert prefetch_bucket_elements(hidden_size=hidden_size) == elements
-
-
-def test_c36_eight_torchrun_agents_a_node_start_128_processes():
-    """pytorch/pytorch issue 73656: 2 nodes of 8 GPUs, 16 processes wanted."""
-    assert torchrun_processes(num_nodes=2, tasks_per_node=8, processes_per_agent=8) == 128
-    assert torchrun_processes(num_nodes=2, tasks_per_node=1, processes_per_agent=8) == 16
-
-
 @pytest.mark.parametrize(("dp", "tp", "sequences"), [(2, 1, 32), (1, 2, 16)])
 def test_c40_changing_tp_changes_the_global_batch(dp, tp, sequences):
     """Oneflow-Inc/libai issue 345: two GPUs, micro-batch 16."""
-    assert sequences_per_step(micro_batch_size=16, data_parallel_size=dp) == sequences
     plan = make_plan(layout=Layout(dp_shard=dp, tp=tp), micro_batch_size=16)
     assert plan.global_batch_size == sequences
 
@@ -239,11 +194,6 @@ def test_c44_megatron_with_fsdp2_needs_untied_embeddings():
 def test_i21_odd_head_counts_leave_odd_degrees(name, degrees):
     """SmolLM: 9 heads with 3 key-value heads, and 15 with 5."""
     assert valid_tp_degrees(read_model(name)) == degrees
-
-
-def test_i28_the_world_is_nodes_times_processes_per_node():
-    """pytorch/torchtitan multinode_trainer.slurm: one agent a node."""
-    assert torchrun_processes(num_nodes=4, tasks_per_node=1, processes_per_agent=8) == 32
 
 
 def test_s36_ulysses_stops_at_the_key_value_heads_and_a_ring_does_not():

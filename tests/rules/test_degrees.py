@@ -14,7 +14,6 @@ from shardwise.rules import (
     valid_tp_degrees,
 )
 from shardwise.rules.degrees import divisors, nearest_first
-from shardwise.rules.shards import dim0_shard_rows
 from shardwise.rules.stages import stage_layers_for_vpp
 
 
@@ -84,10 +83,3 @@ def test_a_layout_for_vpp_places_every_layer_in_multiples_of_vpp(num_layers, pp,
         assert (len(counts), sum(counts)) == (pp, num_layers)
         assert all(count > 0 and count % vpp == 0 for count in counts)
         assert max(counts) - min(counts) in (0, vpp)
-
-
-@given(st.integers(0, 500), st.integers(1, 64))
-def test_uneven_shards_hold_every_row_once_and_the_first_is_the_largest(num_rows, num_shards):
-    rows = dim0_shard_rows(num_rows=num_rows, num_shards=num_shards)
-    assert (len(rows), sum(rows)) == (num_shards, num_rows)
-    assert list(rows) == sorted(rows, reverse=True)

@@ -1,6 +1,7 @@
 """What limits the fastest plan, and what more memory or the next GPU would change."""
 
 from dataclasses import replace
+from importlib import import_module
 from time import process_time
 
 import pytest
@@ -284,6 +285,18 @@ def test_a_base_of_4_bits_is_offered_where_one_of_16_has_to_be_streamed_from_the
     assert answer.plans[0].plan.recipe.offload == "parameters"
     offers = free_offers(answer.question, answer.plans[0], limits=SearchBounds())
     assert "adapter=qlora" in {offer.change for offer in offers}
+
+
+def test_a_question_that_was_tried_briefly_is_screened_once(make_question):
+    """A few predictions say that 16 sequences are worth a search; the search finds the space screened already."""
+    screening, one_pass = (import_module(f"shardwise.search.{name}") for name in ("screening", "one_pass"))
+    question = make_question(model="llama-3.1-8b", cluster="8xa100-sxm-40", seq_len=4096, global_batch_size=16)
+    screening._screened.cache_clear()
+    alone = one_pass.find(question, BOUNDS)
+    screening._screened.cache_clear()
+    one_pass.find(question, replace(BOUNDS, max_predictions=3), is_brief=True)
+    assert one_pass.find(question, BOUNDS) == alone
+    assert screening._screened.cache_info().misses == 1
 
 
 def test_a_changed_question_without_a_plan_is_left_at_that():

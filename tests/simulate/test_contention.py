@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shardwise.errors import SimulationError
 from shardwise.simulate.contention import Contention, run_contended
-from shardwise.simulate.engine import Task, run_program
+from shardwise.simulate.engine import Task
 from simulate.programs import STREAMS, programs
 
 
@@ -52,11 +52,6 @@ def test_a_slowdown_below_one_is_refused():
     with pytest.raises(SimulationError) as caught:
         run_contended([task("compute", 1.0)], [slows("compute", "comm", 0.9)])
     assert caught.value.code == "simulation-slowdown"
-
-
-@given(programs())
-def test_without_contention_the_clock_and_the_sweep_agree_moment_for_moment(program):
-    assert run_contended(program, ()) == run_program(program)
 
 
 CONTENTIONS = st.lists(

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from shardwise.course.formulas import pipeline_bubbles as closed
 from shardwise.errors import SimulationError
 from shardwise.schedules.make import settled
-from shardwise.simulate.engine import run_program
-from shardwise.simulate.pipeline import bubble_over_ideal, idle_fraction, pipeline_spans, pipeline_tasks, run_pipeline
+from shardwise.simulate.contention import run_contended
+from shardwise.simulate.engine import Task
+from shardwise.simulate.pipeline import bubble_over_ideal, idle_fraction, pipeline_spans, run_pipeline
 from shardwise.simulate.pipeline_graph import FirstPass
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes, even_chunks, time_pipeline
 from simulate.pipelines import cases, chunk, even_run, shape
@@ -180,11 +181,26 @@ def test_times_that_do_not_match_the_chunks_are_refused(times):
     assert caught.value.code == "schedule-times"
 
 
+def tasks_of(timed):
+    """The step as a program of tasks, each waiting for the one before it on its stream and for at most one other."""
+    graph = timed.graph
+    stream_of = {node: str(stream) for stream, nodes in enumerate(graph.streams) for node in nodes}
+    return [
+        Task(
+            name=graph.kind(node),
+            stream=stream_of[node],
+            duration_s=timed.durations_s[work],
+            depends_on=(second - 1,) if second else (),
+        )
+        for node, (second, work) in enumerate(zip(graph.second, graph.work, strict=True), start=1)
+    ]
+
+
 @given(cases())
 def test_the_event_engine_ends_every_task_when_the_sweep_over_the_graph_does(case):
     asked, times = case
     timed = time_pipeline(settled(asked), times)
-    assert list(run_program(pipeline_tasks(asked, times)).ends_s) == timed.ends_s[1:]
+    assert list(run_contended(tasks_of(timed), ()).ends_s) == timed.ends_s[1:]
 
 
 @given(cases())

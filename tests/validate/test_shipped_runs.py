@@ -10,7 +10,7 @@ from shardwise.validate.shipped_runs import measured_runs, timed_runs
 SHIPPED = files("shardwise.catalog").joinpath("measurements")
 
 
-@pytest.mark.parametrize("name", ["memory_runs.jsonl", "timed_runs.jsonl", "unused_rows.csv"])
+@pytest.mark.parametrize("name", ["memory_runs.jsonl", "timed_runs.jsonl", "best_runs.csv", "unused_rows.csv"])
 def test_what_is_shipped_is_what_the_tables_become(name):
     shipped = SHIPPED.joinpath(name).read_text(encoding="utf-8")
     assert shipped == shipped_texts()[name], "write it again: python -m benchmarks.published"

@@ -16,21 +16,15 @@ from shardwise.formulas.flop_counts import six_n_flop_per_token
 from shardwise.plan import Plan
 from shardwise.predict.cost import training_peak
 from shardwise.predict.model_flop import model_flop_per_token, plan_flop_per_token
+from shardwise.predict.published import BestRun, best_published
 from shardwise.prediction import Prediction
 from shardwise.units import Flop, FlopPerSecond
-from shardwise.validate.records import TimedRun
-from shardwise.validate.shipped_runs import timed_runs
 
-__all__ = ["BestRun", "Judgement", "RateReading", "ReportedUnit", "judge_rate", "judge_without_model"]
+__all__ = ["Judgement", "RateReading", "ReportedUnit", "judge_rate", "judge_without_model"]
 
 ReportedUnit = Literal["tokens_per_s", "flop_per_s", "mfu_fraction", "step_s"]
 """Tokens per second and FLOP per second are those of one GPU."""
 
-SAME_PEAK_FRACTION = 0.02
-NEAR_SIZE_RATIO = 1.5
-"""A published run of a model that is up to so many times larger or smaller is of the same kind."""
-NEAR_LENGTH_RATIO = 2.0
-"""A run counts as alike if its sequences are at most so many times longer or shorter, as attention grows with them."""
 SLOW_RATIO = 0.5
 """Below this share of the prediction another convention explains a figure better than a slow run."""
 RECOMPUTED_RATIO, FROZEN_RECOMPUTED_RATIO = 4 / 3, 3 / 2
@@ -57,22 +51,6 @@ class RateReading:
     """Tokens per second over the predicted ones."""
     is_possible: bool
     """Whether training has ever come near such a share of the peak."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestRun:
-    """The published run with the highest MFU on the same peak, of the same kind, size and length of sequences."""
-
-    id: str
-    model: str
-    seq_len: int
-    num_gpus: int
-    gpu: str
-    engine: str
-    precision: str
-    tokens_per_s_per_gpu: float
-    mfu_fraction: float
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +118,7 @@ def judge_rate(*, plan: Plan, prediction: Prediction, unit: ReportedUnit, amount
         readings=readings,
         plan=plan,
         prediction=prediction,
-        best=_best_run(plan, peak),
+        best=best_published(plan),
         causes=likely_causes(plan, prediction, likely.tokens_per_s_per_gpu),
     )
 
@@ -203,52 +181,3 @@ def _unlikeliness(reading: RateReading, prediction: Prediction) -> tuple[bool, b
     is_too_fast = reading.predicted_ratio > time.step_s / time.step_low_s
     is_too_slow = reading.predicted_ratio < SLOW_RATIO
     return not reading.is_possible, is_too_fast, is_too_slow, reading.divided_by == "sparse"
-
-
-def _best_run(plan: Plan, peak: FlopPerSecond) -> BestRun | None:
-    """The published run of a comparable model on the same peak with the highest MFU; ``None`` where there is none."""
-    alike = [run for run in timed_runs().runs if _is_comparable(run, plan, peak)]
-    best = max(alike, key=lambda run: _mfu(run, peak), default=None)
-    if best is None:
-        return None
-    ran = best.plan
-    return BestRun(
-        id=best.id,
-        model=ran.model.name,
-        seq_len=ran.recipe.seq_len,
-        num_gpus=ran.layout.world_size,
-        gpu=ran.cluster.gpu.name,
-        engine=ran.engine,
-        precision=ran.recipe.precision,
-        tokens_per_s_per_gpu=ran.tokens_per_step / best.measured_s / ran.layout.world_size,
-        mfu_fraction=_mfu(best, peak),
-        source=best.source,
-    )
-
-
-def _is_comparable(run: TimedRun, plan: Plan, peak: FlopPerSecond) -> bool:
-    """Whether a run trains a model of this kind and size, as long sequences, in products of this width on a part of
-    this peak.
-    """
-    ran = run.plan
-    other = ran.cluster.gpu.peak_flop_per_s("bf16") or 0.0
-    size = ran.model.num_active_params / plan.model.num_active_params
-    is_8_bit = [one.recipe.precision.startswith("fp8") for one in (ran, plan)]
-    return (
-        abs(other / peak - 1) < SAME_PEAK_FRACTION
-        and ran.model.is_moe == plan.model.is_moe
-        and _is_within(size, NEAR_SIZE_RATIO)
-        and _is_within(ran.recipe.seq_len / plan.recipe.seq_len, NEAR_LENGTH_RATIO)
-        and ran.recipe.adapter == plan.recipe.adapter
-        and is_8_bit[0] == is_8_bit[1]
-    )
-
-
-def _is_within(ratio: float, most: float) -> bool:
-    return 1 / most <= ratio <= most
-
-
-def _mfu(run: TimedRun, peak: FlopPerSecond) -> float:
-    """The MFU of a published run by our convention."""
-    ran = run.plan
-    return plan_flop_per_token(ran) * ran.tokens_per_step / run.measured_s / ran.layout.world_size / peak

@@ -27,11 +27,6 @@ OPTIONAL_FIELDS = (
 )
 
 
-def is_generic(values: object) -> bool:
-    """Whether every field a generic description needs is there."""
-    return isinstance(values, dict) and all(values.get(name) is not None for name in REQUIRED_FIELDS)
-
-
 def generic(config: ModelConfig) -> ModelSpec:
     """A decoder made from its sizes: Llama, unless the norm, biases, gate or positions are said to differ."""
     norm, positions = _norm(config), _positions(config)

@@ -5,7 +5,7 @@ Everything is optional but ``model``, ``cluster`` and ``recipe.seq_len``. What i
 """
 
 from shardwise.plan import Plan
-from shardwise.plan_file.read import PlanSource, ReadFile, read_plan, read_plan_lines, read_plans, read_tree
+from shardwise.plan_file.read import PlanSource, ReadFile, read_plan, read_tree
 from shardwise.plan_file.recipe import PLAN_PART, RECIPE_SCHEMA, is_recipe, naming
 from shardwise.rules.defaults import recipe_assumptions
 
@@ -19,8 +19,6 @@ __all__ = [
     "naming",
     "plan_to_json",
     "read_plan",
-    "read_plan_lines",
-    "read_plans",
     "read_tree",
     "recipe_assumptions",
 ]

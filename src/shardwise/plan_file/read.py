@@ -75,18 +75,12 @@ def is_plan_text(source: object) -> bool:
     return isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source.strip())
 
 
-def read_plans(path: str | Path) -> Iterator[Plan | ShardwiseError]:
-    """The plans of a JSONL file, in order; a line that is no plan is answered by its error. Blank lines are skipped.
+def read_numbered_plans(path: str | Path) -> Iterator[tuple[int, Plan | ShardwiseError]]:
+    """The plans of a JSONL file with the numbers of their lines, as :func:`numbered_plan_lines` answers them.
 
     Raises:
         PlanError: the file itself cannot be read.
     """
-    for _, answer in read_numbered_plans(path):
-        yield answer
-
-
-def read_numbered_plans(path: str | Path) -> Iterator[tuple[int, Plan | ShardwiseError]]:
-    """What :func:`read_plans` yields, each answer after the number of its line."""
     path = Path(path)
     try:
         stream = path.open("rb")
@@ -108,19 +102,13 @@ def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
             line = stream.readline(MAX_PLAN_BYTES + 1)
 
 
-def read_plan_lines(lines: Iterable[bytes | str], *, folder: Path | None = None) -> Iterator[Plan | ShardwiseError]:
-    """The plans of JSON lines, in order; a line that is no plan is answered by its error. Blank lines are skipped.
-
-    Equal models and clusters are read once and shared.
-    """
-    for _, answer in numbered_plan_lines(lines, folder=folder):
-        yield answer
-
-
 def numbered_plan_lines(
     lines: Iterable[bytes | str], *, folder: Path | None = None
 ) -> Iterator[tuple[int, Plan | ShardwiseError]]:
-    """What :func:`read_plan_lines` yields, each answer after the number of its line, the first being 1."""
+    """The plans of JSON lines in order, each behind the number of its line, the first being 1.
+
+    A line that is no plan is answered by its error; blank lines are skipped. Equal models and clusters are read once.
+    """
     readers = Readers(model=lru_cache(maxsize=64)(_read_model), cluster=lru_cache(maxsize=64)(_read_cluster))
     for number, line in enumerate(lines, start=1):
         if line.strip():

@@ -8,7 +8,14 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
-from shardwise.render.answer_words import change_words, hardware_words, memory_words, run_words, speed_words
+from shardwise.render.answer_words import (
+    change_words,
+    hardware_words,
+    memory_words,
+    published_words,
+    run_words,
+    speed_words,
+)
 from shardwise.render.layout_words import (
     NO_RESHARD,
     kept_words,
@@ -202,9 +209,12 @@ def recommendation_lines(
     look: str = "bold green",
     most: int = MAX_FIGURE_LINES,
 ) -> list[Text]:
-    """The layout in words and as options, its memory with the verdict, its speed, and its days and dollars."""
+    """The layout in words and as options, its memory with the verdict, its speed with a caution where no published
+    run is as fast, and its days and dollars."""
     words = f"{layout_words(plan)}; {recipe_words(plan)}"
     figures = [("memory", memory_words(prediction)), ("speed", speed_words(prediction))]
+    if published := published_words(plan, prediction, is_short=True):
+        figures.append(("caution", published))
     if prediction.cost is not None:
         figures.append(("run", run_words(prediction.cost)))
     lines = lines_of(words, width=width, most=MAX_LAYOUT_LINES, label=label, look=look)

@@ -1,38 +1,19 @@
 """A search or a sweep as one HTML file that works offline: the front as a picture and the report, no scripts."""
 
-from html import escape
-
 from shardwise.render.front_picture import FrontPicture, search_front, sweep_front
+from shardwise.render.html_page import element, figure, page_html
 from shardwise.render.names import cluster_text, model_text
 from shardwise.render.svg_front import front_svg
 from shardwise.render.text_search import search_text
 from shardwise.render.text_sweep import sweep_text
 from shardwise.search import SearchResult, Sensitivity, SweepResult
 
-PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font-family: system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }}
-figure {{ margin: 0; }}
-svg {{ max-width: 100%; height: auto; }}
-pre {{ overflow-x: auto; padding: 1rem; border: 1px solid #8888; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p>{summary}</p>
-<figure>
-{picture}</figure>
-<pre>{report}</pre>
-</body>
-</html>
+ADAPTS = """\
+:root { color-scheme: light dark; }
+body { color: inherit; }
+pre { background: none; border: 1px solid #8888; }
 """
+"""The picture of a front is dark on light or light on dark, as its reader chose, and so is the page around it."""
 
 
 def search_html(result: SearchResult, *, sensitivity: Sensitivity | None = None) -> str:
@@ -54,5 +35,6 @@ def sweep_html(result: SweepResult) -> str:
 
 
 def _page(title: str, summary: str, picture: FrontPicture | None, report: str) -> str:
-    drawn = front_svg(picture) if picture is not None else ""
-    return PAGE.format(title=escape(title), summary=escape(summary), picture=drawn, report=escape(report))
+    drawn = (figure(front_svg(picture)),) if picture is not None else ()
+    body = (element("h1", title), element("p", summary), *drawn, element("pre", report))
+    return page_html(title, body, style=ADAPTS)

@@ -1,6 +1,6 @@
 """A finished run as one HTML file that works offline: how it learned, how fast, in how much memory, and what it was."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -12,6 +12,7 @@ from shardwise.prediction import Prediction
 from shardwise.reconcile.measured import totals_of_measurement
 from shardwise.reconcile.totals import memory_parts
 from shardwise.reconcile.utilisation import Utilisation
+from shardwise.render.html_page import element, figure, page_html
 from shardwise.render.names import cluster_text, layout_text, model_text
 from shardwise.render.svg_memory import COMPONENT_COLOURS
 from shardwise.render.svg_phases import phases_svg
@@ -26,51 +27,19 @@ __all__ = ["FinishedRun", "training_html"]
 PAGE_WIDTH = TextStyle(width=110)
 TRAINED, VALIDATED, SPEED, OTHER = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 ABSENT = "not measured"
-PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font-family: system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-svg {{ max-width: 100%; height: auto; }}
-figure {{ margin: 0; }}
-.facts, .pictures {{ display: grid; gap: 1rem 2rem; }}
-.facts {{ grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); margin: 1.5rem 0; }}
-.facts div {{ border-top: 3px solid #0072b2; padding-top: .5rem; }}
-.facts b {{ display: block; font-size: 1.5rem; font-weight: 600; }}
-.facts span, .note {{ color: #555; }}
-.pictures {{ grid-template-columns: repeat(auto-fit, minmax(min(32rem, 100%), 1fr)); }}
-.options {{ columns: 22rem auto; column-gap: 2rem; font-size: .9rem; }}
-.options h3 {{ font-size: 1rem; margin: 0 0 .3rem; break-after: avoid; }}
-table {{ border-collapse: collapse; margin-bottom: 1.2rem; }}
-td {{ vertical-align: top; padding: .1rem 1.2rem .1rem 0; overflow-wrap: anywhere; }}
-td:first-child {{ color: #555; white-space: nowrap; }}
-pre {{ overflow-x: auto; background: #f6f6f6; padding: 1rem; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p>{layout}</p>
-<div class="facts">
-{facts}
-</div>
-<h2>How it learned, and how fast</h2>
-<div class="pictures">
-{curves}
-</div>
-<h2>Memory over the step</h2>
-{memory}
-<h2>Predicted beside measured</h2>
-<pre>{report}</pre>
-<h2>What the run was</h2>
-<div class="options">
-{options}
-</div>
-</body>
-</html>
+STYLE = """\
+figure { margin: 0; }
+.facts, .pictures { display: grid; gap: 1rem 2rem; }
+.facts { grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); margin: 1.5rem 0; }
+.facts div { border-top: 3px solid #0072b2; padding-top: .5rem; }
+.facts b { display: block; font-size: 1.5rem; font-weight: 600; }
+.facts span, .note { color: #555; }
+.pictures { grid-template-columns: repeat(auto-fit, minmax(min(32rem, 100%), 1fr)); }
+.options { columns: 22rem auto; column-gap: 2rem; font-size: .9rem; }
+.options h3 { font-size: 1rem; margin: 0 0 .3rem; break-after: avoid; }
+table { border-collapse: collapse; margin-bottom: 1.2rem; }
+td { vertical-align: top; padding: .1rem 1.2rem .1rem 0; overflow-wrap: anywhere; }
+td:first-child { color: #555; white-space: nowrap; }
 """
 PHASES_NOTE = (
     "The most that one rank holds inside each phase of a step: the fullest stage as predicted, rank 0 as measured."
@@ -105,15 +74,25 @@ def training_html(run: FinishedRun) -> str:
         folder=run.folder,
         style=PAGE_WIDTH,
     )
-    return PAGE.format(
-        title=escape(f"{model_text(run.plan.model)}: {len(run.steps):,} steps"),
-        layout=escape(f"{layout_text(run.plan.layout)}, planned for {cluster_text(run.plan.cluster)}"),
-        facts="\n".join(_facts(run)),
-        curves="\n".join(f"<figure>\n{picture}</figure>" for picture in _curves(run) if picture),
-        memory="\n".join(_memory(run)),
-        report=escape(report),
-        options="\n".join(_options(run.recipe)),
+    title = f"{model_text(run.plan.model)}: {len(run.steps):,} steps"
+    body = (
+        element("h1", title),
+        element("p", f"{layout_text(run.plan.layout)}, planned for {cluster_text(run.plan.cluster)}"),
+        _group("facts", _facts(run)),
+        element("h2", "How it learned, and how fast"),
+        _group("pictures", (figure(picture) for picture in _curves(run) if picture)),
+        element("h2", "Memory over the step"),
+        *_memory(run),
+        element("h2", "Predicted beside measured"),
+        element("pre", report),
+        element("h2", "What the run was"),
+        _group("options", _options(run.recipe)),
     )
+    return page_html(title, body, style=STYLE)
+
+
+def _group(name: str, elements: Iterable[str]) -> str:
+    return "\n".join((f'<div class="{name}">', *elements, "</div>"))
 
 
 def _facts(run: FinishedRun) -> Iterator[str]:
@@ -186,12 +165,12 @@ def _memory(run: FinishedRun) -> Iterator[str]:
         yield NO_MEMORY
     else:
         rows.sort(key=lambda row: PHASES.index(row[0]))
-        yield f"<p class='note'>{PHASES_NOTE}</p>\n<figure>\n{phases_svg(rows)}</figure>"
+        yield f"<p class='note'>{PHASES_NOTE}</p>\n{figure(phases_svg(rows))}"
     both = list(memory_parts(run.prediction, totals_of_measurement(run.measured)))
     if both:
         colours = {str(part): colour for part, colour in COMPONENT_COLOURS.items()}
         picture = pair_svg(both, colours=colours, amount=format_gib)
-        yield f"<p class='note'>{COMPONENTS_NOTE}</p>\n<figure>\n{picture}</figure>"
+        yield f"<p class='note'>{COMPONENTS_NOTE}</p>\n{figure(picture)}"
 
 
 def _options(recipe: Mapping[str, Any]) -> Iterator[str]:

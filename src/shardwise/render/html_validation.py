@@ -1,8 +1,8 @@
 """Accuracy reports as one HTML file that works offline: the scatter plot and the tables, no scripts."""
 
 from collections.abc import Iterator
-from html import escape
 
+from shardwise.render.html_page import element, figure, page_html
 from shardwise.render.svg_scatter import ScatterPoint, scatter_svg
 from shardwise.render.terminal import TextStyle
 from shardwise.render.text_run_costs import run_costs_text
@@ -15,27 +15,9 @@ from shardwise.validate.time_accuracy import TimeAccuracyReport
 
 PAGE_WIDTH = TextStyle(width=110)
 
-PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font-family: system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-svg {{ max-width: 100%; height: auto; }}
-pre {{ overflow-x: auto; background: #f6f6f6; padding: 1rem; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<figure>
-{picture}</figure>
-<pre>{report}</pre>
-</body>
-</html>
-"""
+
+def _page(title: str, picture: str, report: str) -> str:
+    return page_html(title, (element("h1", title), figure(picture), element("pre", report)))
 
 
 def time_validation_html(report: TimeAccuracyReport) -> str:
@@ -43,7 +25,7 @@ def time_validation_html(report: TimeAccuracyReport) -> str:
     title = "Step time, predicted against measured"
     picture = scatter_svg(tuple(time_points(report)), title=title, unit="seconds a step")
     text = time_validation_text(report, has_unused=True, style=PAGE_WIDTH)
-    return PAGE.format(title=escape(title), picture=picture, report=escape(text))
+    return _page(title, picture, text)
 
 
 def time_points(report: TimeAccuracyReport) -> Iterator[ScatterPoint]:
@@ -66,7 +48,7 @@ def cost_validation_html(report: RunCostReport) -> str:
     title = "Costs of whole runs, predicted against printed"
     picture = scatter_svg(tuple(run_cost_points(report)), title=title, unit="GPU-hours", hollow_note="outside its band")
     text = run_costs_text(report, has_unused=True, style=PAGE_WIDTH)
-    return PAGE.format(title=escape(title), picture=picture, report=escape(text))
+    return _page(title, picture, text)
 
 
 def run_cost_points(report: RunCostReport) -> Iterator[ScatterPoint]:
@@ -89,7 +71,7 @@ def memory_validation_html(report: AccuracyReport) -> str:
     title = "Peak memory, predicted against measured"
     picture = scatter_svg(tuple(memory_points(report)), title=title, unit="bytes")
     text = validation_text(report, has_unused=True, style=PAGE_WIDTH)
-    return PAGE.format(title=escape(title), picture=picture, report=escape(text))
+    return _page(title, picture, text)
 
 
 def memory_points(report: AccuracyReport) -> Iterator[ScatterPoint]:

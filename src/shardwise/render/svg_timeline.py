@@ -1,10 +1,11 @@
 """A predicted step as an SVG picture: one lane per stream of every drawn rank. No scripts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import floor, log10
 from xml.sax.saxutils import escape
 
 from shardwise.predict.timeline import StepTimeline
+from shardwise.render.svg_canvas import colour_key, key_height, on_white
 from shardwise.render.timeline_lanes import Lane, rank_title, span_colour, span_kinds, timeline_end_s, timeline_lanes
 from shardwise.simulate.spans import Span
 from shardwise.units import Seconds, format_seconds
@@ -16,13 +17,11 @@ BAR_HEIGHT = 16.0
 RANK_GAP = 26.0
 TOP = 72.0
 WIDEST_TICK_PIXELS = 160.0
-LEGEND_COLUMNS = 6
-LEGEND_ROW_HEIGHT = 20.0
+KEY_COLUMNS = 6
 NARROWEST_PIXELS = 0.4
 """Narrower neighbours of one kind are drawn as one."""
 NARROWEST_BAR = 1.0
 """A lane with one short collective, such as the norm's, is not to look empty."""
-FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
 
 def timeline_svg(timeline: StepTimeline, *, title: str, end_s: Seconds = 0.0) -> str:
@@ -43,25 +42,18 @@ def timeline_svg(timeline: StepTimeline, *, title: str, end_s: Seconds = 0.0) ->
             rows.append(f"<text x='0' y='{y - 6:.1f}' font-weight='bold'>{heading}</text>")
         rows += _lane(lane, y, pixels_per_s)
         y += LANE_HEIGHT
-    bottom, legend_top = y, y + 18
     kinds = span_kinds(timeline)
-    height = legend_top + LEGEND_ROW_HEIGHT * -(-len(kinds) // LEGEND_COLUMNS)
-    width = LABEL_WIDTH + PLOT_WIDTH + 10
+    width = LABEL_WIDTH + PLOT_WIDTH
     summary = f"{title}: {timeline.source} step of {format_seconds(timeline.step_s)}"
-    parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}' width='{width:.0f}' "
-        f"role='img' aria-label='{_attribute(summary)}'>",
-        f"<rect width='{width:.0f}' height='{height:.0f}' fill='white'/>",
-        f"<g {FONT} fill='#222'>",
+    parts = (
         f"<text x='0' y='16' font-weight='bold' font-size='14'>{escape(summary)}</text>",
         f"<text x='0' y='34'>{escape(timeline.notes[0])}</text>",
-        *_ticks(end_s, pixels_per_s, bottom),
+        *_ticks(end_s, pixels_per_s, y),
         *rows,
-        *_legend(kinds, legend_top),
-        "</g>",
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+        *colour_key(kinds, top=y + 8, width=width, num_columns=KEY_COLUMNS),
+    )
+    height = y + 18 + key_height(len(kinds), num_columns=KEY_COLUMNS)
+    return on_white(parts, size=(width + 10, height), label=summary, font_size=12)
 
 
 def _lane(lane: Lane, y: float, pixels_per_s: float) -> Iterator[str]:
@@ -111,16 +103,3 @@ def _ticks(end_s: Seconds, pixels_per_s: float, bottom: float) -> Iterator[str]:
         x = LABEL_WIDTH + pixels_per_s * number * apart_s
         yield f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{TOP - 8:.0f}' y2='{bottom:.1f}' stroke='#ddd'/>"
         yield f"<text x='{x:.1f}' y='{TOP - 12:.0f}' fill='#666'>{escape(format_seconds(number * apart_s))}</text>"
-
-
-def _legend(kinds: Sequence[tuple[str, str]], top: float) -> Iterator[str]:
-    column_width = (LABEL_WIDTH + PLOT_WIDTH) / LEGEND_COLUMNS
-    for number, (kind, colour) in enumerate(kinds):
-        row, column = divmod(number, LEGEND_COLUMNS)
-        x, y = column * column_width, top + row * LEGEND_ROW_HEIGHT
-        yield f"<rect x='{x:.1f}' y='{y - 10:.1f}' width='12' height='12' fill='{colour}'/>"
-        yield f"<text x='{x + 18:.1f}' y='{y:.1f}'>{escape(kind)}</text>"
-
-
-def _attribute(text: str) -> str:
-    return escape(text, {"'": "&apos;", '"': "&quot;"})

@@ -68,7 +68,7 @@ def strategies_text(
 
 def explanation_parts(explanation: Explanation, asked: Sequence[Text]) -> Iterator[RenderableType]:
     """The parts of the page, in reading order, with the question as it was understood."""
-    yield from answer_parts(explanation.prediction)
+    yield from answer_parts(explanation.plan, explanation.prediction)
     best, first = explanation.best, explanation.first_change
     told = [] if best is None else [_best_words(best, explanation)]
     if first is not None:

@@ -7,7 +7,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.explain.judgement import BestRun, Judgement, RateReading
+from shardwise.explain.judgement import Judgement, RateReading
+from shardwise.predict.published import BestRun
 from shardwise.render.question import plan_lines
 from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table

@@ -16,7 +16,7 @@ from shardwise.prediction import (
     Throughput,
     TimePrediction,
 )
-from shardwise.render.answer_words import run_words, shown_words, speed_words
+from shardwise.render.answer_words import published_words, run_words, shown_words, speed_words, with_band
 from shardwise.render.names import (
     plan_warnings,
     stated_assumptions,
@@ -73,7 +73,7 @@ def prediction_parts(
     asked: Sequence[Text], *, plan: Plan, prediction: Prediction, exposed: ExposedCommunication | None = None
 ) -> Iterator[RenderableType]:
     """The parts of the page, in reading order, with the question as it was understood."""
-    yield from answer_parts(prediction)
+    yield from answer_parts(plan, prediction)
     yield Text()
     yield from asked
     yield Text()
@@ -91,14 +91,16 @@ def prediction_parts(
     yield from assumption_parts(stated_assumptions(plan=plan, prediction=prediction))
 
 
-def answer_parts(prediction: Prediction) -> Iterator[RenderableType]:
-    """Whether it fits, how fast it is, and the days and dollars of a whole run: one line each."""
+def answer_parts(plan: Plan, prediction: Prediction) -> Iterator[RenderableType]:
+    """Whether it fits, how fast it is, the days and dollars of a whole run, and that no published run is as fast."""
     yield verdict_text(prediction)
     if shown := shown_words(prediction):
         yield Text(f"({shown})")
     yield Text(f"{speed_words(prediction)}.", style="bold")
     if prediction.cost is not None:
         yield Text(f"{run_words(prediction.cost)}.", style="bold")
+    if published := published_words(plan, prediction):
+        yield from (Text(), Text(f"Caution: {published}."))
 
 
 def verdict_text(prediction: Prediction) -> Text:
@@ -195,11 +197,12 @@ def cost_text(cost: CostPrediction) -> Text:
     if cost.usd is None or cost.usd_per_gpu_hour is None:
         money = "no price is known for this hardware; `shardwise cost --price` takes one"
     else:
-        money = f"{format_usd(cost.usd)} at {format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
+        rate = f"{format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
+        money = f"{with_band(cost, cost.usd, format_usd)} at {rate}"
     energy = "" if cost.energy_mwh is None else f", {format_mwh(cost.energy_mwh)}"
     return Text.assemble(
         (f"{format_count(cost.tokens)} tokens ", "bold"),
-        f"take {format_whole(cost.gpu_hours)} GPU-hours, {format_days(cost.days)}{energy}; {money}; "
+        f"take {format_whole(cost.gpu_hours)} GPU-hours, {with_band(cost, cost.days, format_days)}{energy}; {money}; "
         f"goodput {format_percent(cost.goodput_fraction)} ({goodput})",
     )
 

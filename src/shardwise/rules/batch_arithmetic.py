@@ -1,6 +1,5 @@
 """Batch arithmetic: which settings come out even, and what changes when one of them does."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.rules.degrees import divisors
@@ -14,15 +13,6 @@ class BatchSetting:
     micro_batch_size: int
     data_parallel_size: int
     num_microbatches: int
-
-
-def sequences_per_step(*, micro_batch_size: int, data_parallel_size: int, num_microbatches: int = 1) -> int:
-    """Sequences per optimizer step.
-
-    >>> sequences_per_step(micro_batch_size=16, data_parallel_size=2)
-    32
-    """
-    return micro_batch_size * data_parallel_size * num_microbatches
 
 
 def nearest_batch_settings(
@@ -67,31 +57,3 @@ def _other_ranks(wanted: int, micro_batch_size: int, data_parallel_size: int) ->
         )
         for ranks in (*larger, *smaller)
     )
-
-
-def token_mean_loss(*, mean_losses: Sequence[float], num_tokens: Sequence[int]) -> float:
-    """The loss of a step from the mean losses of its micro-batches, weighted by their unpadded tokens.
-
-    The mean of the means is wrong when micro-batches differ in length.
-
-    Source: huggingface/transformers pull 34191.
-
-    >>> token_mean_loss(mean_losses=(2.0, 4.0), num_tokens=(100, 300))
-    3.5
-    """
-    weighted = sum(loss * tokens for loss, tokens in zip(mean_losses, num_tokens, strict=True))
-    return weighted / sum(num_tokens)
-
-
-def accumulated_gradient_shards(*, dp_shard: int, reduces_every_micro_batch: bool) -> int:
-    """Ranks the accumulated gradients are divided over between micro-batches.
-
-    Reducing after every micro-batch (accelerate's ``sync_each_batch=True``, no ``no_sync``) keeps gradients sharded;
-    waiting for the last one keeps them whole.
-
-    Source: huggingface/accelerate pull 2531.
-
-    >>> accumulated_gradient_shards(dp_shard=8, reduces_every_micro_batch=True)
-    8
-    """
-    return dp_shard if reduces_every_micro_batch else 1

@@ -9,19 +9,6 @@ from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 
 
-def effective_expert_group(*, tp: int, ep: int, pp: int, expert_tp: int | None = None) -> int:
-    """Ranks that together hold all experts of all stages: etp * ep * pp, where an unset etp is tp.
-
-    An expert tensor degree that a launcher forgets to forward silently becomes ``tp``, and the group outgrows the job.
-
-    Source: Megatron-LM ``core/parallel_state.py``; NVIDIA-NeMo/Megatron-Bridge issue 546.
-
-    >>> effective_expert_group(tp=4, ep=4, pp=1, expert_tp=1), effective_expert_group(tp=4, ep=4, pp=1)
-    (4, 16)
-    """
-    return (tp if expert_tp is None else expert_tp) * ep * pp
-
-
 def lending_ranks(plan: Plan) -> int:
     """Ranks of one pipeline stage that expert parallelism may borrow: tp * cp * dp_shard, on Megatron all replicas too.
 

@@ -18,15 +18,6 @@ Source: huggingface/transformers issue 5651 (an activation of 66246 in T5) and i
 """
 
 
-def overflows_fp16(value: float) -> bool:
-    """Whether a magnitude is beyond the largest finite fp16 number.
-
-    >>> overflows_fp16(66246.39)
-    True
-    """
-    return abs(value) > LARGEST_FP16
-
-
 def _lacks(gpu: Gpu, dtype: Dtype) -> bool:
     """Whether the part's 16-bit peaks are known and ``dtype`` has none; unknown peaks refuse nothing."""
     if gpu.peak_flop_per_s(dtype) > 0:

@@ -98,6 +98,14 @@ def screen(
         objective: what is to be small, which decides how far rows are estimated.
         cutoffs: how far instead.
     """
+    plain = SearchBounds()  # how many plans are predicted and shown is no matter of the space
+    space = replace(bounds, max_plans=plain.max_plans, max_predictions=plain.max_predictions)
+    return _screened(question, space, objective, cutoffs)
+
+
+@lru_cache(maxsize=2)
+def _screened(question: Plan, bounds: SearchBounds, objective: Objective, cutoffs: Cutoffs | None) -> Screened:
+    """The screened space, kept because a question that a few predictions find promising is searched in full next."""
     limits = cutoffs or CUTOFFS[objective]
     space, capacity_bytes = Space(question=question, bounds=bounds), question.cluster.gpu.memory_bytes
     estimate = _estimate_of(_Asked.of(question))

@@ -28,10 +28,14 @@ class Contention:
 def run_contended(program: Iterable[Task], contentions: Sequence[Contention]) -> Run:
     """Run a program whose streams slow each other down; a task's progress is piecewise linear.
 
-    Without contentions the result is that of :func:`shardwise.simulate.engine.run_program`, moment for moment.
-
     Raises:
-        SimulationError: where ``run_program`` raises it, or a slowdown is below 1.
+        SimulationError: a task depends on one that is not listed before it or takes less than no time, or a slowdown is
+            below 1.
+
+    >>> forward = Task(name="forward", stream="compute", duration_s=2.0)
+    >>> send = Task(name="send", stream="pp", duration_s=1.0, depends_on=(0,))
+    >>> run_contended([forward, send], ()).ends_s
+    (2.0, 3.0)
     """
     tasks = checked(program)
     for contention in contentions:

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from shardwise.schedules.make import settled
 from shardwise.schedules.shape import ScheduleShape
-from shardwise.simulate.engine import Task
-from shardwise.simulate.pipeline_graph import NodeKind, PipelineGraph, pipeline_graph
-from shardwise.simulate.pipeline_times import PipelineTimes, TimedGraph, node_durations_s, time_pipeline
+from shardwise.simulate.pipeline_graph import NodeKind, PipelineGraph
+from shardwise.simulate.pipeline_times import PipelineTimes, TimedGraph, time_pipeline
 from shardwise.simulate.spans import Span, SpanCategory
 from shardwise.simulate.steady_state import extrapolate
 from shardwise.units import Seconds
@@ -168,27 +167,4 @@ def _span(stream: str, kind: NodeKind, chunk: int, number: int, from_to_s: tuple
         end_s=from_to_s[1],
         micro_batch=number,
         chunk=chunk,
-    )
-
-
-def pipeline_tasks(asked: ScheduleShape, times: PipelineTimes) -> tuple[Task, ...]:
-    """The step as a program for the event engine, to be run with other streams or under contention.
-
-    Gathers before first forwards are left out: such a program has streams of its own for them.
-    """
-    shape = settled(asked)
-    graph = pipeline_graph(shape, times.style)
-    durations_s = node_durations_s(times, graph.schedule)
-    stream_of = {node: _stream_name(graph, stream) for stream, nodes in enumerate(graph.streams) for node in nodes}
-    return tuple(
-        Task(
-            name=graph.kind(node),
-            stream=stream_of[node],
-            duration_s=durations_s[work],
-            depends_on=(second - 1,) if second else (),
-            category=CATEGORY_OF[graph.kind(node)],
-            micro_batch=graph.micro_batch[node - 1],
-            chunk=graph.chunk(node),
-        )
-        for node, (second, work) in enumerate(zip(graph.second, graph.work, strict=True), start=1)
     )

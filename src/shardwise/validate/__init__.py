@@ -1,8 +1,7 @@
 """Predictions against published measurements: which rows can be repeated, and how far off we are on them."""
 
 from shardwise.validate.accuracy import AccuracyReport, ErrorSummary, FitSummary, RowAccuracy, memory_accuracy
-from shardwise.validate.records import MeasuredRun, SetupFact, TimedRun, UnusedRow
-from shardwise.validate.setups import setup_facts
+from shardwise.validate.records import MeasuredRun, TimedRun, UnusedRow
 from shardwise.validate.time_accuracy import TimeAccuracyReport, TimedRowAccuracy, TimeSummary, time_accuracy
 
 __all__ = [
@@ -11,13 +10,11 @@ __all__ = [
     "FitSummary",
     "MeasuredRun",
     "RowAccuracy",
-    "SetupFact",
     "TimeAccuracyReport",
     "TimeSummary",
     "TimedRowAccuracy",
     "TimedRun",
     "UnusedRow",
     "memory_accuracy",
-    "setup_facts",
     "time_accuracy",
 ]

@@ -24,15 +24,5 @@ def concordance(measured: Sequence[float], predicted: Sequence[float]) -> tuple[
     return agreement, pairs
 
 
-def kendall_tau(measured: Sequence[float], predicted: Sequence[float]) -> float | None:
-    """Rank correlation from -1 to 1; ``None`` when no pair measured apart.
-
-    >>> kendall_tau([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 4.0, 3.0])
-    0.6666666666666666
-    """
-    agreement, pairs = concordance(measured, predicted)
-    return agreement / pairs if pairs else None
-
-
 def _sign(difference: float) -> int:
     return (difference > 0) - (difference < 0)

@@ -75,13 +75,3 @@ class UnusedRow:
     id: str
     family: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupFact:
-    """One fact about a family's setup that its rows omit and its source states."""
-
-    family: str
-    fact: str
-    source: str
-    date: str

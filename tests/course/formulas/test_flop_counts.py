@@ -45,14 +45,13 @@ def test_one_rate_is_three_utilisations():
 
 
 def test_llm_foundry_70b_reproduces_its_published_rate():
-    """README, MPT-70b on 512 H100, batch 4,096, 2,048 tokens: 515,636 tokens/s is 408 TFLOP/s, MFU 41.25, HFU 55.0."""
+    """README, MPT-70b on 512 H100, batch 4,096, 2,048 tokens: 515,636 tokens/s is 408 TFLOP/s, MFU 41.25."""
     per_token = flop.llm_foundry_flop_per_token(
         num_params=64_862_437_376, num_hidden_layers=80, hidden_size=8192, seq_len=2048
     )
     step = {"flop_per_step": per_token * 515_636, "step_s": 1.0, "num_gpus": 512, "peak_flop_per_s": 989e12}
     assert per_token * 515_636 / 512 / 1e12 == pytest.approx(408, abs=0.6)
     assert flop.model_flop_utilisation(**step) * 100 == pytest.approx(41.25, abs=0.05)
-    assert flop.hardware_flop_utilisation(**step, recomputed_fraction=1.0) * 100 == pytest.approx(55.0, abs=0.1)
 
 
 def test_gpt_3_takes_the_published_34_days():
@@ -77,7 +76,6 @@ def test_palm_counts_the_table_that_torchtitan_leaves_out():
     assert palm - flop.torchtitan_flop_per_token(**LLAMA_3_8B) == 6 * 128_256 * 4096
 
 
-def test_frozen_weights_cost_two_thirds_and_recompute_four_thirds():
-    assert flop.lora_flop_per_token(num_params=3e9) / six_n_flop_per_token(num_params=3e9) == pytest.approx(2 / 3)
+def test_recompute_costs_four_thirds():
     assert flop.recompute_flop_ratio(recomputed_fraction=0.0) == 1
     assert flop.recompute_flop_ratio() == pytest.approx(4 / 3)

@@ -53,15 +53,3 @@ def read_table(name: str) -> tuple[TableRow, ...]:
         lines = csv.reader(file)
         columns = tuple(next(lines))
         return tuple(TableRow(columns, tuple(cells)) for cells in lines)
-
-
-def number_or_none(text: str) -> float | None:
-    """The text as a number; ``None`` for a formula, a list or nothing.
-
-    >>> number_or_none("20.6"), number_or_none("2(n-1)/n")
-    (20.6, None)
-    """
-    try:
-        return float(text)
-    except ValueError:
-        return None

@@ -66,35 +66,6 @@ def tensor_parallel_layer_bytes(*, num_tokens: int, hidden_size: int, tp: int, e
     return 4 * all_reduce_bytes(payload_bytes=payload, group_size=tp)
 
 
-def ring_attention_hop_bytes(
-    *, num_tokens: int, num_key_value_heads: int, head_dim: int, element_bytes: int = 2
-) -> int:
-    """Bytes one rank passes on in each of the ``cp - 1`` hops of ring attention: its keys and its values.
-
-    Source: Liu et al. 2023 (Ring Attention), arXiv:2310.01889, section 3.
-    Assumes: ``num_tokens`` of this rank; the backward passes keys, values and their gradients, twice as much.
-
-    >>> ring_attention_hop_bytes(num_tokens=4096, num_key_value_heads=8, head_dim=128)
-    16777216
-    """
-    return 2 * num_tokens * num_key_value_heads * head_dim * element_bytes
-
-
-def expert_dispatch_bytes(
-    *, num_tokens: int, num_experts_per_tok: int, hidden_size: int, ep: int, element_bytes: int = 2
-) -> float:
-    """Bytes one rank sends in one expert-parallel dispatch or combine: ``T K h (ep - 1) / ep`` elements.
-
-    Source: Lepikhin et al. 2020 (GShard), arXiv:2006.16668, section 3; NVIDIA/nccl-tests for the all-to-all factor.
-    Assumes: balanced routing over all experts; a layer's step has four (two forward, two backward).
-
-    >>> expert_dispatch_bytes(num_tokens=4096, num_experts_per_tok=8, hidden_size=7168, ep=64) / 1e6
-    462.422016
-    """
-    payload = num_tokens * num_experts_per_tok * hidden_size * element_bytes
-    return payload * all_gather_factor(group_size=ep)
-
-
 def pipeline_boundary_bytes(*, num_tokens: int, hidden_size: int, tp: int = 1, element_bytes: int = 2) -> float:
     """Bytes one rank sends over one stage boundary, one direction, one micro-batch.
 

@@ -69,16 +69,3 @@ def fsdp_reduce_scatter_count(*, num_blocks: int) -> int:
     81
     """
     return num_blocks + 1
-
-
-def hsdp_replica_bytes(*, num_params: float, dp_shard: int, dp_replicate: int, reduce_bytes: int = 4) -> float:
-    """Bytes that hybrid sharding adds: each rank's gradient shard is all-reduced over the replicas.
-
-    Source: Zhao et al. 2023 (PyTorch FSDP), arXiv:2304.11277, section 3.2.2.
-    Assumes: one reduction per step.
-
-    >>> hsdp_replica_bytes(num_params=8e9, dp_shard=8, dp_replicate=2) / 1e9
-    4.0
-    """
-    shard_payload = num_params * reduce_bytes / dp_shard
-    return all_reduce_bytes(payload_bytes=shard_payload, group_size=dp_replicate)

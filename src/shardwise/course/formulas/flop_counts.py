@@ -4,7 +4,7 @@ One multiply-add is two FLOP. Published "MFU" figures of the same run differ by 
 so a utilisation is never printed without its name.
 """
 
-from shardwise.units import SECONDS_PER_HOUR, Flop, FlopPerSecond
+from shardwise.units import Flop, FlopPerSecond
 
 
 def palm_flop_per_token(
@@ -145,18 +145,6 @@ def llm_foundry_flop_per_token(*, num_params: float, num_hidden_layers: int, hid
     return 3 * (2 * num_params + 4 * num_hidden_layers * hidden_size * seq_len)
 
 
-def lora_flop_per_token(*, num_params: float) -> Flop:
-    """Training FLOP per token when the base weights are frozen: ``4 N``.
-
-    Source: Hu et al. 2021, arXiv:2106.09685 (no gradient is computed for the base matrices).
-    Assumes: input gradients still flow through every layer; the adapters themselves are not counted.
-
-    >>> lora_flop_per_token(num_params=8e9) / 1e9
-    32.0
-    """
-    return 4 * num_params
-
-
 def recompute_flop_ratio(*, recomputed_fraction: float = 1.0) -> float:
     """Hardware FLOP divided by model FLOP: ``1 + r / 3``, 4/3 when everything is recomputed.
 
@@ -181,33 +169,3 @@ def model_flop_utilisation(
     0.39
     """
     return flop_per_step / (step_s * num_gpus * peak_flop_per_s)
-
-
-def hardware_flop_utilisation(
-    *, flop_per_step: Flop, step_s: float, num_gpus: int, peak_flop_per_s: FlopPerSecond, recomputed_fraction: float
-) -> float:
-    """HFU: MFU with the recomputed forward counted too.
-
-    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 6.3.
-    Assumes: as :func:`recompute_flop_ratio`.
-
-    >>> round(hardware_flop_utilisation(flop_per_step=41.25, step_s=1.0, num_gpus=1, peak_flop_per_s=100.0,
-    ...     recomputed_fraction=1.0), 2)
-    0.55
-    """
-    model = model_flop_utilisation(
-        flop_per_step=flop_per_step, step_s=step_s, num_gpus=num_gpus, peak_flop_per_s=peak_flop_per_s
-    )
-    return model * recompute_flop_ratio(recomputed_fraction=recomputed_fraction)
-
-
-def whole_run_flop_per_s(*, total_flop: Flop, gpu_hours: float) -> FlopPerSecond:
-    """FLOP per second and GPU over everything that was billed, restarts included.
-
-    Source: derived from the Llama 3.1 model card (30.84M hours) and 6ND.
-    Assumes: total_flop leaves attention out.
-
-    >>> round(whole_run_flop_per_s(total_flop=3.80e25, gpu_hours=30.84e6) / 1e12)
-    342
-    """
-    return total_flop / (gpu_hours * SECONDS_PER_HOUR)

@@ -1,20 +1,6 @@
 """Time of one kernel that is bound by computing or by moving."""
 
-from shardwise.units import BytesPerSecond, Flop, FlopPerSecond, Seconds
-
-
-def roofline_s(
-    *, flop: Flop, num_bytes: float, flop_per_s: FlopPerSecond, bandwidth_bytes_per_s: BytesPerSecond
-) -> Seconds:
-    """Time of a kernel: the longer of computing and moving.
-
-    Source: Williams, Waterman and Patterson 2009, CACM 52(4).
-    Assumes: achieved rates, and perfect overlap of the two.
-
-    >>> roofline_s(flop=2e12, num_bytes=1e9, flop_per_s=500e12, bandwidth_bytes_per_s=2e12)
-    0.004
-    """
-    return max(flop / flop_per_s, num_bytes / bandwidth_bytes_per_s)
+from shardwise.units import BytesPerSecond, Seconds
 
 
 def gpu_adam_s(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shardwise.catalog.hardware.names import driver_gpu_id
 from shardwise.course.labs.trial import ModelSize, Strategy, Trial
 from shardwise.errors import ClusterError, PlanError
 from shardwise.launch.surroundings import read_surroundings
@@ -17,27 +18,6 @@ CPU = "cpu"
 DEFAULT_STEPS = 8
 """Three to warm up, of which the second says what memory holds; one looked into for time; and four for the median."""
 PROFILED_STEP = 4
-DEVICE_NAMES = (
-    ("H100 80GB HBM3", "h100-sxm"),
-    ("H100 PCIe", "h100-pcie"),
-    ("H100 NVL", "h100-nvl"),
-    ("H200 NVL", "h200-nvl"),
-    ("H200", "h200-sxm"),
-    ("B200", "b200-sxm"),
-    ("B300", "b300-sxm"),
-    ("A100-SXM4-80GB", "a100-sxm-80"),
-    ("A100-SXM4-40GB", "a100-sxm-40"),
-    ("A100 80GB PCIe", "a100-pcie-80"),
-    ("A100-PCIE-40GB", "a100-pcie-40"),
-    ("L40S", "l40s"),
-    ("A10G", "a10g"),
-    ("L4", "l4"),
-    ("T4", "t4"),
-    ("RTX 4090", "rtx-4090"),
-    ("RTX 3090", "rtx-3090"),
-    ("RTX 5090", "rtx-5090"),
-)
-"""Names of GPUs as ``nvidia-smi`` prints them, with the catalogue's; longer ones stand before those they contain."""
 
 
 def _cpu_model(*, hidden_size: int, num_hidden_layers: int) -> Mapping[str, object]:
@@ -172,8 +152,8 @@ def _gpu_here() -> str:
     words = [program or "nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     said = subprocess.run(words, capture_output=True, text=True, check=False).stdout if program else ""
     name = said.partition("\n")[0].strip()
-    found = next((known for part, known in DEVICE_NAMES if part in name), None)
-    if found is None:
+    found = driver_gpu_id(name)
+    if not found:
         raise ClusterError(
             f"the GPU of this machine, '{name or 'unknown'}', has no entry in the catalogue",
             code="lab-gpu-name",
