@@ -52,7 +52,7 @@ def defers_reductions(plan: Plan) -> bool:
     layout, is_pipeline = plan.layout, plan.layout.pp > 1
     if layout.defer_grad_reduce is not None:
         return is_pipeline | layout.defer_grad_reduce
-    return (layout.zero_stage < 2) | (is_pipeline & shards_unit_by_unit(plan))
+    return is_pipeline | (layout.zero_stage < 2)
 
 
 def needs_norm(plan: Plan) -> bool:
