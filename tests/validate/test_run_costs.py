@@ -101,16 +101,16 @@ def test_hours_that_the_table_computed_from_days_are_not_divided_again():
 
 
 def test_four_in_five_figures_are_inside_and_no_row_is_dropped_silently():
-    """52 of 58, and 21 of the 25 that are predicted blind (2026-12-01), 15.7 % too cheap in the middle; without six
+    """54 of 58, and 23 of the 25 that are predicted blind (2026-12-01), 14.1 % too cheap in the middle; without six
     that constants were taken from: five of what goodput takes for lost, and DeepSeek-V3's kernels."""
     inside = [row.is_in_band for row in REPORT.rows if not row.fitted]
     assert len(inside) >= 58
-    assert mean(inside) >= 0.89
+    assert mean(inside) >= 0.93
     blind = [row for row in REPORT.rows if row.is_blind]
     assert len(blind) >= 25
-    assert mean(row.is_in_band for row in blind) >= 0.84
-    assert median(row.signed_error_fraction for row in blind) > -0.16
-    assert median(abs(row.signed_error_fraction) for row in blind) < 0.16
+    assert mean(row.is_in_band for row in blind) >= 0.92
+    assert median(row.signed_error_fraction for row in blind) > -0.142
+    assert median(abs(row.signed_error_fraction) for row in blind) < 0.142
     assert [row.id for row in REPORT.rows if row.gap] == ["COST-013", "COST-014"]
     assert all(row.is_in_band for row in REPORT.rows if row.is_step)
     assert {row.id for row in REPORT.rows} | {row.id for row in REPORT.unused} == {row.id for row in read_rows("cost")}
