@@ -88,18 +88,6 @@ def test_no_layout_changes_the_flop_of_a_token(layout):
     assert per_token(plan_of(layout=layout)) == pytest.approx(per_token(plan_of()), rel=1e-9)
 
 
-@pytest.mark.parametrize(("sequences", "copies"), [(1, (3, 3)), (2, (7, 4))])
-def test_flash_attention_1_takes_heads_that_are_copied_into_one_tensor(sequences, copies):
-    """Three heads' worth are joined; with several sequences all are turned as well, and the output back."""
-    plan = plan_of(engine="deepspeed", attention_kernel="fa1", micro_batch_size=sequences, recompute="full")
-    packing = [one for one in operations_of(plan) if ".packing" in one.name]
-    assert [one.phase for one in packing] == ["forward", "backward", "recompute"]
-    element_copies = [one.num_bytes / (4 * sequences * 8192 * 4096) for one in packing]
-    assert element_copies == [*copies, copies[0]]
-    newer = replace(plan, recipe=replace(plan.recipe, attention_kernel="fa2"))
-    assert not any(".packing" in one.name for one in operations_of(newer))
-
-
 def test_every_matrix_is_multiplied_three_times():
     products = {o.name: o for o in operations_of(plan_of()) if o.kind == "matmul"}
     for name in ("self_attn.q_proj", "mlp.down_proj", "head"):
