@@ -1,6 +1,6 @@
 """Records of a prediction. ``render/json_records.py`` writes them as ``shardwise.prediction/1``."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -260,6 +260,10 @@ class TimePrediction:
     communication: tuple[CommunicationEntry, ...]
     attention_kernel: AttentionKernel | None = None
     """What computes attention, as the recipe says or as the engine chooses; ``None`` where nothing attends."""
+
+    def share_of(self, names: Container[TimeComponent]) -> float:
+        """Share of the step that some of its components take."""
+        return sum(entry.duration_s for entry in self.components if entry.component in names) / self.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

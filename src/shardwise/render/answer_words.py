@@ -1,7 +1,9 @@
 """The figures of an answer on one line each: memory with its verdict, speed, and the whole run."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.predict.published import published_below
 from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, RunningCost, Throughput, TimePrediction
@@ -25,6 +27,9 @@ AS_NOW = "as now"
 SHORT_RATE = 10_000
 """Tokens per second below which every one is printed."""
 MILLION_USD = 1e6
+FITTING: Mapping[TimeComponent, str] = {"recompute": "recomputing", "offload": "waiting for the host"}
+"""Parts of a step that nobody would spend on a GPU with more memory."""
+NOTABLE_FITTING_FRACTION = 0.05
 NOTABLE_ATTENTION_FRACTION = 0.5
 """From this share of the FLOP on, a sequence a tenth longer costs over 5 % of the tokens per second."""
 
@@ -62,7 +67,7 @@ def speed_words(prediction: Prediction) -> str:
     per_gpu = "" if is_one else f", {throughput.tokens_per_s_per_gpu:,.0f} per GPU"
     words = f"{rate:,.0f}" if is_one or rate < SHORT_RATE else format_count(rate)
     mfu = format_utilisation(throughput.mfu_fraction)
-    more = f"{_attention_words(throughput)}{_running_words(prediction)}"
+    more = f"{_attention_words(throughput)}{_fitting_words(prediction)}{_running_words(prediction)}"
     return f"{step} a step ({_band_words(time)}), {words} tokens/s{per_gpu}, MFU {mfu}{more}"
 
 
@@ -83,6 +88,16 @@ def _attention_words(throughput: Throughput) -> str:
     grows, and the rate falls though nothing else gets worse."""
     share = throughput.attention_fraction
     return f"; attention is {format_percent(share)} of the FLOP" if share >= NOTABLE_ATTENTION_FRACTION else ""
+
+
+def _fitting_words(prediction: Prediction) -> str:
+    """The price of needing no more memory, where it decides how many tokens a second are trained."""
+    time = prediction.time
+    spent = [entry.component for entry in time.components if entry.component in FITTING and entry.duration_s]
+    share = time.share_of(spent)
+    if not prediction.fits or share < NOTABLE_FITTING_FRACTION:
+        return ""
+    return f"; {' and '.join(FITTING[name] for name in spent)} to fit: {format_percent(share)} of the step"
 
 
 def _running_words(prediction: Prediction) -> str:
