@@ -110,6 +110,8 @@ class OperationContext:
     hidden_dropout: bool = False
     has_fused_dropout: bool = False
     """Whether bias, dropout and residual addition are one kernel."""
+    packs_heads: bool = False
+    """Whether queries, keys and values are copied into one tensor, as FlashAttention-1 takes them."""
     gathered_element_bytes: int = 2
     """Bytes per element of what tensor parallelism gathers."""
     joins_projections: bool = False
@@ -229,6 +231,7 @@ def operation_context(context: StageContext) -> OperationContext:
         merged_bytes=_merged_bytes(plan),
         repeats_kv_heads=plan.recipe.repeat_kv_heads,
         has_fused_softmax=block.has_fused_softmax,
+        packs_heads=profile.sharding == "deepspeed" and plan.recipe.attention_kernel == "fa1",
         attention_dropout=block.attention_dropout,
         hidden_dropout=block.hidden_dropout,
         has_fused_dropout=profile.sharding == "megatron" or plan.recipe.compile,
@@ -256,10 +259,10 @@ def _is_plain(context: StageContext) -> bool:
 
 def _merged_bytes(plan: Plan) -> MergedBytes | None:
     """What ring attention moves for every piece; Ulysses and our trainer's queries attend to all keys at once."""
-    sharding = engine_profile(plan.engine).sharding
-    if plan.layout.cp == 1 or sharding == "deepspeed" or is_native_engine(plan):
+    profile = engine_profile(plan.engine)
+    if plan.layout.cp == 1 or profile.sharding == "deepspeed" or is_native_engine(plan):
         return None
-    if sharding == "megatron":
+    if profile.sharding == "megatron":
         return TRANSFORMER_ENGINES_MERGE
     return TRACED_MERGE if plan.recipe.compile else EAGER_MERGE
 
