@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 import shapes
-from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.model import AttentionSpec
 from shardwise.plan import Plan
@@ -14,7 +13,6 @@ from shardwise.recipe import Recipe
 from shardwise.step.attention_operations import attended_pairs
 from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.operations import stage_operations
-from shardwise.step.recomputed_operations import unread_product
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import trained_elements
 
@@ -120,42 +118,6 @@ def test_counts_are_blocks_times_micro_batches():
     assert counts["self_attn.q_proj"] == 32 * 3
     assert counts["head"] == 3
     assert counts["update"] == 1
-
-
-DOWN = 32 * 2 * 8192 * 14336 * 4096
-"""FLOP of the last products of all blocks, forward."""
-
-
-@pytest.mark.parametrize(
-    ("settings", "unrepeated"),
-    [
-        ({"compile": True}, DOWN),
-        ({"compile": False}, DOWN),
-        ({"compile": True, "adapter": "lora"}, DOWN),
-        ({"compile": False, "adapter": "lora"}, 0),
-        ({"compile": False, "precision": "fp8-mixed"}, 0),
-        ({"engine": "torchtitan"}, DOWN),
-        ({"engine": "megatron"}, 0),
-        ({"engine": "deepspeed"}, 0),
-    ],
-    ids=str,
-)
-def test_full_recompute_repeats_the_blocks_forward_up_to_what_backward_reads(settings, unrepeated):
-    """torch's checkpointing stops before a last plain product; reentrant functions run all of it."""
-    none, full = plan_of(**settings), plan_of(recompute="full", **settings)
-    adapters = flop(none, "forward") - flop(plan_of(**settings | {"adapter": "none"}), "forward")
-    head = 2 * 8192 * 4096 * 128256
-    assert adapters == 0 or settings.get("adapter") == "lora"
-    assert flop(full, "recompute") == pytest.approx(flop(none, "forward") - head - unrepeated, rel=1e-12)
-    assert flop(none, "recompute") == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "unread"),
-    [("llama-3.1-8b", "mlp.down_proj"), ("gpt2-xl", "mlp.c_proj"), ("olmo-2-7b", ""), ("mixtral-8x7b", "")],
-)
-def test_a_norm_and_router_weights_read_what_ends_a_block(name, unread):
-    assert unread_product(read_model(name).layers[0]) == unread
 
 
 def test_only_some_layers_are_recomputed_when_asked():
