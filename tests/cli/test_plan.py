@@ -276,7 +276,7 @@ def test_precisions_that_may_be_used_are_searched_and_one_alone_is_the_recipes(c
 def test_a_batch_in_tokens_is_rounded_openly(capsys):
     words = ["plan", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "4096", "--top", "1", "--global-batch-tokens"]
     written = answer([*words, "1M"], capsys)
-    assert written["plans"][0]["plan"]["recipe"]["global_batch_size"] == 248
+    assert written["plans"][0]["plan"]["recipe"]["global_batch_size"] == 256
     assert any("1,000,000 tokens of sequences of 4,096, rounded" in sentence for sentence in written["assumptions"])
     assert main([*words, "1M", "--global-batch-size", "8"]) == 2
     assert "exclude each other" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from render.sample_answers import FOUND, NOT_FOUND
 from render.sample_records import PLAN, PREDICTION
 from shardwise.catalog import read_cluster
 from shardwise.layout import Layout
-from shardwise.prediction import CostSensitivity, RunningCost
+from shardwise.prediction import RunningCost, TimeEntry
 from shardwise.render.answer_words import memory_words, run_words, speed_words
 from shardwise.render.first_screen import (
     CHANGE_LINES,
@@ -106,6 +106,19 @@ def test_what_a_change_costs_besides_stays_where_its_figures_go(width, figures):
     assert f"optimizer=adamw-8bit: {figures}{caution[:30]}" in lines[1].plain
 
 
+def test_other_hardware_that_would_hold_it_stands_with_its_dollars():
+    """Every other row was free; "other hardware" was all that was said of 8 H200 in place of 8 A100."""
+    running = RunningCost(
+        usd_per_gpu_hour=3.5, usd_per_hour=28.0, usd_per_million_tokens=0.07, price_source="OCI, on demand"
+    )
+    other = replace(PLAN, cluster=read_cluster("8xh200-sxm"))
+    one = replace(NOT_FOUND.closest.reliefs[0], change="gpu=h200-sxm", plan=other, caution="", running_cost=running)
+    asked = read_cluster("8xa100-sxm-40")
+    for on, dollars in ((asked, ", $70.00 per 1B tokens"), (other.cluster, "")):
+        lines = relief_lines([one] * 4, 80, heading="What would make it fit", asked=on)
+        assert lines[1].plain == f"  gpu=h200-sxm: 37.00 of 139.80 GiB, 1.00 s a step{dollars}"
+
+
 def test_a_command_that_is_too_long_to_repeat_is_referred_to():
     context = replace(
         CONTEXT, command=CONTEXT.command + " --tokens 15.6T --precision bf16-mixed,fp8-mixed --optimizer muon"
@@ -190,6 +203,22 @@ def test_the_two_changes_that_save_most_are_shown_on_a_line_each():
     assert len(lines) == CHANGE_LINES
     assert "change 0.7: 1.40 s a step, 30.0% less" in lines[0]
     assert "change 0.98: 1.96 s a step, 2.0% less" in lines[1]
+
+
+def test_what_exactly_the_tokens_asked_for_cost_is_said_before_what_gains():
+    """4M tokens were 976 sequences, 61 for each of 16 ranks, and nothing said that 1,024 save a sixth."""
+    exact = replace(what_ifs(1.2)[0], change="global_batch_size=976", is_as_asked=True)
+    lines = what_if_screen(Sensitivity(binding="", changes=(*what_ifs(0.7, 0.8), exact))).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["With --global-batch-size 976", "With change 0.7"]
+
+
+def test_a_batch_in_tokens_says_which_sequences_stand_for_it():
+    batch = replace(PLAN, recipe=replace(PLAN.recipe, seq_len=4096, global_batch_size=1024))
+    on_16 = replace(batch, cluster=read_cluster("16xh100-sxm"), layout=Layout(dp_shard=16))
+    said = "4.00M tokens asked: 1,024 sequences, 4.19M tokens, divide better than 976."
+    for asked, lines in ((4e6, [said]), (2**22, [])):
+        section = question_section(on_16, ScreenContext(asked_tokens=asked), 80)
+        assert [line.plain for line in section if "asked" in line.plain] == lines
 
 
 def test_changes_that_save_nothing_are_named_as_such():
@@ -367,6 +396,19 @@ def test_missing_gpus_are_no_offer_however_fast_the_others_are():
     assert "change 0.9" in shown[0]
 
 
+def test_what_memory_costs_in_time_stands_beside_the_speed():
+    """A server less had a quarter less speed per GPU, all of it recomputation, and the screen named no cause."""
+    entries = (
+        TimeEntry(component="backward", duration_s=1.0),
+        TimeEntry(component="recompute", duration_s=0.3),
+        TimeEntry(component="offload", duration_s=0.1),
+    )
+    both = "; recomputing and waiting for the host to fit: 20.0% of the step"
+    for count, words in ((1, ""), (2, "; recomputing to fit: 15.0% of the step"), (3, both)):
+        time = replace(PREDICTION.time, step_s=2.0, components=entries[:count])
+        assert speed_words(replace(PREDICTION, time=time)).partition("MFU 41.2%")[2] == words
+
+
 def test_dollars_stand_beside_their_rate_and_their_band():
     """Without --tokens there was no cost at all, and with it no price per GPU and no band."""
     running = RunningCost(usd_per_gpu_hour=2.5, usd_per_hour=40.0, usd_per_million_tokens=0.05, price_source="AWS")
@@ -376,21 +418,14 @@ def test_dollars_stand_beside_their_rate_and_their_band():
     assert speed_words(alone).endswith("; $2.50 an hour (AWS), $50.00 per 1B tokens")
     assert "an hour" not in speed_words(replace(priced, cost=PREDICTION.cost))
     assert "an hour" not in speed_words(replace(priced, running_cost=None))
-    speed = CostSensitivity(
-        assumption="step time",
-        basis="its band",
-        low_gpu_hours=360,
-        high_gpu_hours=480,
-        low_usd=900.0,
-        high_usd=1200.0,
-        swing_ratio=4 / 3,
+    hours = {"gpu_hours": 400.0, "low_gpu_hours": 360.0, "high_gpu_hours": 480.0}
+    cost = replace(PREDICTION.cost, **hours, days=10.0, usd=1000.0, usd_per_gpu_hour=2.5, price_source="AWS")
+    assert run_words(cost) == (
+        "1.00T tokens: 10.0 days (9.0 to 12.0 days), $1,000 ($900.00 to $1,200) billed at $2.50 per GPU and hour "
+        "(AWS); steps alone 9.0 days, $900.00, goodput 90.0%"
     )
-    cost = replace(PREDICTION.cost, usd=1000.0, usd_per_gpu_hour=2.5, price_source="AWS", sensitivities=(speed,))
-    billed = (
-        f"$1,000 billed (steps alone {cost.best_days:,.1f} days, $900.00; goodput 90.0%) at $2.50 per GPU and hour "
-    )
-    assert f"{billed}(AWS; $900.00 to $1,200 over the band of step time)" in run_words(cost)
-    assert " to $" not in run_words(replace(cost, sensitivities=()))
+    given = replace(cost, low_gpu_hours=400.0, high_gpu_hours=400.0)
+    assert run_words(given).startswith("1.00T tokens: 10.0 days, $1,000 billed at")
 
 
 def test_a_reason_that_is_too_long_ends_with_a_whole_part():

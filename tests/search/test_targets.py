@@ -7,12 +7,12 @@ import pytest
 from shardwise.errors import RecipeError
 from shardwise.layout import Layout
 from shardwise.predict import predict
+from shardwise.rules.token_batch import assumed_batch
 from shardwise.search import IntRange, SearchBounds
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.one_pass import find
 from shardwise.search.search import question_of
 from shardwise.search.targets import looser_targets, meets, missed_targets, nearest_meeting, require_countable
-from shardwise.search.token_batch import assumed_batch
 
 
 @pytest.fixture(scope="module")

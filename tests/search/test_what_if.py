@@ -13,7 +13,7 @@ from shardwise.layout import Layout
 from shardwise.predict.memory import predict_memory
 from shardwise.recipe import Recipe
 from shardwise.search import IntRange, SearchBounds, search, what_if
-from shardwise.search.offers import better_shared_batch, free_offers, size_offers
+from shardwise.search.offers import better_shared_batches, free_offers, size_offers
 
 ONE = IntRange(low=1, high=1)
 BOUNDS = SearchBounds(cp=ONE, pp=ONE, activation_offload=False, offload=("none",))
@@ -94,11 +94,33 @@ def test_a_free_change_is_offered_as_the_changed_question_is_answered(cluster, e
     assert found.step_ratio < 0.97
 
 
-@pytest.mark.parametrize(("num_copies", "batch", "better"), [(15, 255, 256), (16, 240, None), (16, 256, None)])
+@pytest.mark.parametrize(
+    ("num_copies", "batch", "better"),
+    [(15, 255, (256,)), (16, 240, ()), (16, 256, ())],
+)
 def test_another_batch_is_offered_where_fewer_gpus_share_this_one_than_could(make_question, num_copies, batch, better):
     """Of 32 GPUs in pairs no number but one divides 255 sequences; 16 of them share 240, as many as there are pairs."""
     question = make_question(cluster="32xh100-sxm", global_batch_size=batch)
-    assert better_shared_batch(replace(question, layout=Layout(dp_shard=num_copies, tp=2))) == better
+    assert better_shared_batches(replace(question, layout=Layout(dp_shard=num_copies, tp=2))) == better
+
+
+@pytest.mark.parametrize(("asked", "size", "offered"), [(None, 488, 480), (2e6, 512, 488)])
+def test_what_61_sequences_a_rank_cost_is_said_both_ways(asked, size, offered):
+    """No micro-batch between 1 and 61 divides them: a batch near it is offered, and what the tokens asked for cost."""
+    batch = {"global_batch_size": size} if asked is None else {"global_batch_tokens": asked}
+    result = sw.plan("qwen3-0.6b", "8xh100-sxm", seq_len=4096, **batch, **PLAIN).result
+    assert result.plans[0].plan.global_batch_size == size
+    first = what_if(result, limits=SearchBounds(cp=ONE, pp=ONE, tp=ONE)).changes[0]
+    assert first.change == f"global_batch_size={offered}"
+    assert first.is_as_asked == (asked is not None)
+    assert first.rate_ratio < 0.97 if asked else first.rate_ratio > 1.03
+
+
+@pytest.mark.parametrize(("batch", "better"), [(40, (32, 64)), (24, ())])
+def test_where_no_near_batch_is_shared_better_those_that_all_gpus_share_are_named(make_question, batch, better):
+    """No batch within 10 % of 40 is shared by more than 8 of 32 GPUs; 24 are fewer than there are GPUs."""
+    question = make_question(cluster="32xh100-sxm", global_batch_size=batch)
+    assert better_shared_batches(replace(question, layout=Layout(dp_shard=8, pp=4))) == better
 
 
 def test_a_precision_beside_those_that_were_given_is_not_offered(make_question):

@@ -27,5 +27,5 @@ def no_plan(result: SearchResult) -> NoPlanError:
 
 def search_screen(result: SearchResult, *, assumed: frozenset[str] = frozenset()) -> str:
     """The first screen of a search."""
-    chosen, context = shortlist(result), ScreenContext(assumed=assumed)
+    chosen, context = shortlist(result), ScreenContext(assumed=assumed, asked_tokens=result.asked_tokens)
     return no_plan_screen(result, context) if chosen is None else plan_screen(chosen, context)

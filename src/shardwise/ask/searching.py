@@ -78,11 +78,11 @@ def plan(
     if isinstance(recipe.get("precision"), list | tuple):
         recipe["precision"] = _values(recipe["precision"])[0]
     question = priced(asked_plan(model, cluster, recipe), price)
-    question = with_token_batch(calibrated(question, calibration), global_batch_tokens, max_gpus=bounds.max_gpus)
+    question = calibrated(question, calibration)
     given = {*fields, *(["global_batch_size"] if global_batch_tokens is not None else [])}
     assumed = assumed_fields(model, cluster, given, question)
     with paused_collector():
-        result = search_plan(question, bounds, objective)
+        result = search_plan(question, bounds, objective, global_batch_tokens=global_batch_tokens)
     return PlanAnswer(result=result, assumed=assumed)
 
 
@@ -132,8 +132,11 @@ def _checked(limits: object) -> SearchBounds:
     return replace(limits, **read)
 
 
-def search_plan(question: Plan, bounds: SearchBounds, objective: Objective) -> SearchResult:
-    """The search for a layout of the question, with all that was assumed."""
+def search_plan(
+    question: Plan, bounds: SearchBounds, objective: Objective, *, global_batch_tokens: float | None = None
+) -> SearchResult:
+    """The search for a layout of the question, with all that was assumed; its batch may be given in tokens."""
+    question = _with_token_batch(question, global_batch_tokens, max_gpus=bounds.max_gpus)
     result = search(
         model=question.model,
         cluster=question.cluster,
@@ -145,10 +148,11 @@ def search_plan(question: Plan, bounds: SearchBounds, objective: Objective) -> S
     assumptions = (*recipe_assumptions(question), *result.assumptions)
     asked = result.question or question
     open_fields = asked.open_fields | question.open_fields
-    return replace(result, assumptions=assumptions, question=replace(asked, open_fields=open_fields))
+    asked = replace(asked, open_fields=open_fields)
+    return replace(result, assumptions=assumptions, question=asked, asked_tokens=global_batch_tokens)
 
 
-def with_token_batch(question: Plan, tokens: float | None, *, max_gpus: int | None) -> Plan:
+def _with_token_batch(question: Plan, tokens: float | None, *, max_gpus: int | None) -> Plan:
     """The question with its batch set to the sequences that so many tokens make; as it is for ``None``."""
     if tokens is None:
         return question

@@ -169,7 +169,12 @@ def _run_search(arguments: argparse.Namespace) -> int:
 
     question, bounds = _question(arguments), bounds_from(arguments)
     with waiting("searching layouts"):
-        result = search_plan(question, bounds, arguments.objective or "step_time")
+        result = search_plan(
+            question,
+            bounds,
+            arguments.objective or "step_time",
+            global_batch_tokens=arguments.global_batch_tokens,
+        )
     if arguments.out is not None:
         if result.plans:
             plan = picked_plan(result, arguments.pick)
@@ -202,13 +207,12 @@ def _with_first_precision(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def _question(arguments: argparse.Namespace) -> "Plan":
-    """The plan whose layout is asked for, with its batch in sequences."""
+    """The plan whose layout is asked for."""
     from shardwise.ask.idle_options import ANSWER_ROWS, require_read
-    from shardwise.ask.searching import with_token_batch
 
     question = calibrated_plan_from(arguments)
     require_read(ANSWER_ROWS, arguments, question)
-    return with_token_batch(question, arguments.global_batch_tokens, max_gpus=arguments.bound_max_gpus)
+    return question
 
 
 def _require_file(path: Path, *, is_forced: bool, example: str) -> None:

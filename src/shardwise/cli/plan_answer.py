@@ -109,6 +109,7 @@ def screen_context(
         command=shlex.join(("shardwise", *words)),
         plan_file=None if arguments.out is None else shlex.quote(str(arguments.out)),
         num_kept_lines=CHANGE_LINES if arguments.what_if else 0,
+        asked_tokens=arguments.global_batch_tokens,
     )
 
 
@@ -122,10 +123,10 @@ def assumed_fields(arguments: argparse.Namespace, question: "Plan", assumptions:
     if is_model and not stands_alone(arguments.source, arguments.cluster, vars(arguments).get("others", ())):
         names.update(QUESTION.difference(given_recipe(arguments), ["engine"] if arguments.engine else []))
     is_given = arguments.global_batch_size is not None or vars(arguments).get("global_batch_tokens") is not None
-    if question.recipe.global_batch_size is None or (is_model and not is_given):
-        names.add("global_batch_size")
-    elif is_given:
+    if is_given:
         names.discard("global_batch_size")
+    elif is_model or question.recipe.global_batch_size is None:
+        names.add("global_batch_size")
     return frozenset(names)
 
 

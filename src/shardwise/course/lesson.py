@@ -4,9 +4,13 @@ A lesson is data. How it looks in a terminal, as JSON, on a page or in a picture
 ``course/lessons/`` only says what was simulated and what came out.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from shardwise.claims import Cell, Claim, Unit
+
+UNITS: Mapping[str, Unit] = {unit: unit for unit in get_args(Unit)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +26,22 @@ class LessonTable:
     """Numbers side by side."""
 
     title: str
-    columns: tuple[Column, ...]
+    head: str
+    """Names of columns between bars, each with the unit of its numbers behind a colon."""
     rows: tuple[tuple[Cell, ...], ...]
     """Every row has as many cells as there are columns."""
     note: str = ""
     """A sentence that explains the table."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns that the head names.
+
+        >>> LessonTable(title="", head="model | weights: decimal_bytes", rows=()).columns[1]
+        Column(name='weights', unit='decimal_bytes')
+        """
+        parts = (part.partition(": ") for part in self.head.split(" | "))
+        return tuple(Column(name=name, unit=UNITS[unit]) for name, _, unit in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ Source: NVIDIA/Megatron-LM@d98e8a64 ``megatron/training/arguments.py``, ``core/t
 from collections.abc import Mapping
 
 from shardwise.exchange.facts import FactValue
-from shardwise.families.catalogue import written_config
+from shardwise.families.reading import written_config
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, MoeSpec
 
 __all__ = ["megatron_model_keys", "unsaid_of_model"]

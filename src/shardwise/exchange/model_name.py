@@ -1,14 +1,13 @@
 """The model that files name, found in the catalogue or worked out of Meta's own sizes."""
 
-import re
 from collections.abc import Iterator, Mapping
 
 from shardwise.exchange.names import View
 from shardwise.exchange.reading import Reading
-from shardwise.families.catalogue import catalogue_name
+from shardwise.families.names import known_name
 from shardwise.families.params_json import config_of_params
+from shardwise.model import ModelSpec
 
-ENDINGS = re.compile(r"-(instruct|base|hf|chat|it|v0\.\d|\d{4}|thinking)$")
 FLAVORS = {
     **{f"llama-3.1-{size.lower()}": ("llama3", size) for size in ("8B", "70B", "405B")},
     **{
@@ -22,9 +21,9 @@ FLAVORS = {
 }
 """Models of torchtitan 0.2.2 by their name in the catalogue: name and flavor. Its llama3 has the sizes and rotary base
 of Llama 3.1."""
-KERNEL_FLAVORS: Mapping[tuple[str, str | None], str] = {
-    ("llama-3.1-8b", "flex"): "_flex",
-    ("llama-3.1-8b", "fa2"): "_varlen",
+KERNEL_FLAVORS: Mapping[tuple[tuple[str, str], str | None], str] = {
+    (("llama3", "8B"), "flex"): "_flex",
+    (("llama3", "8B"), "fa2"): "_varlen",
 }
 """Endings of the flavors that differ from a model's in the kernel of attention alone (models/llama3/__init__.py)."""
 
@@ -38,8 +37,13 @@ def model_source(reading: Reading) -> str | Mapping[str, object] | None:
     if named is None:
         configs = (SIZED[view.tool.name](view) for view in reading.views if view.tool.name in SIZED)
         return next((config for config in configs if config is not None), None)
-    names = (catalogue_name(text) for text in _spellings(str(named)))
-    return next((name for name in names if name is not None), None)
+    return next((text for text in _spellings(str(named)) if known_name(text) is not None), None)
+
+
+def flavor_of(model: ModelSpec) -> tuple[str, str]:
+    """Torchtitan's name and flavor of a model; ``MODEL`` and ours where it has none."""
+    known = known_name(model.name)
+    return FLAVORS.get(known[1] if known else "", ("MODEL", model.name))
 
 
 def _config_of(meta: View) -> Mapping[str, object] | None:
@@ -100,7 +104,7 @@ SIZED = {"megatron": _config_of_sizes}
 
 
 def _spellings(text: str) -> Iterator[str]:
-    """The name, and what it is without the organisation that published it and the stage of its training."""
+    """The name, and that of torchtitan's flavor."""
     yield text
     family, _, flavor = text.partition(" ")
     if flavor:
@@ -109,8 +113,3 @@ def _spellings(text: str) -> Iterator[str]:
         yield next(
             (ours for ours, theirs in FLAVORS.items() if (theirs[0], theirs[1].lower()) == plain), "-".join(plain)
         )
-    short = text.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
-    yield short
-    while (shorter := ENDINGS.sub("", short)) != short:
-        short = shorter
-        yield short

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shardwise.exchange.facts import FactValue
-from shardwise.exchange.model_name import FLAVORS
+from shardwise.exchange.model_name import flavor_of
 from shardwise.plan import Plan
 
 __all__ = ["RECIPE_FUNCTION", "RECIPE_MODULE", "recipe_text"]
@@ -39,7 +39,7 @@ def recipe_text(plan: Plan, keys: Mapping[str, FactValue]) -> str:
         plan: what is trained.
         keys: of the config, each with its section before it.
     """
-    family, flavor = FLAVORS.get(plan.model.name, ("MODEL", plan.model.name))
+    family, flavor = flavor_of(plan.model)
     has_float8 = plan.recipe.precision == "fp8-mixed"
     converters = f"Float8LinearConverter.Config(model_compile_enabled={plan.recipe.compile})"
     exchange, attention = (keys.get(f"model_spec.{part}_backend") for part in ("moe_comm", "attn"))

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from shardwise.exchange.facts import FactValue
 from shardwise.exchange.megatron_model import megatron_model_keys
-from shardwise.exchange.model_name import FLAVORS, KERNEL_FLAVORS
+from shardwise.exchange.model_name import KERNEL_FLAVORS, flavor_of
 from shardwise.exchange.tools.megatron import STAGES
 from shardwise.exchange.tools.torchtitan import CHUNKS
 from shardwise.layout import Layout
@@ -24,12 +24,12 @@ def torchtitan_keys(plan: Plan) -> Keys:
     """Batch, sharding and precision, and where the model and the data stand."""
     layout, recipe = plan.layout, plan.recipe
     share = plan.global_batch_size // layout.data_parallel_size
-    name, flavor = FLAVORS.get(plan.model.name, ("MODEL", plan.model.name))
+    name, flavor = flavor_of(plan.model)
     keys: Keys = {
         "job.dump_folder": "./outputs",
         "checkpoint.enable": True,  # a run that is started again goes on from the newest in its folder
         "model.name": name,
-        "model.flavor": flavor + KERNEL_FLAVORS.get((plan.model.name, recipe.attention_kernel), ""),
+        "model.flavor": flavor + KERNEL_FLAVORS.get(((name, flavor), recipe.attention_kernel), ""),
         "model.hf_assets_path": "./assets/hf/MODEL",
         "training.dataset": "c4",
         "training.local_batch_size": share if layout.pp > 1 else recipe.micro_batch_size,

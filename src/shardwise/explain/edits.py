@@ -13,6 +13,7 @@ from shardwise.plan import Plan
 from shardwise.recipe import Recompute
 from shardwise.rules import Changes
 from shardwise.rules.defaults import type_changes
+from shardwise.rules.degrees import divisors
 from shardwise.rules.refusal import Value
 from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS
 from shardwise.search.closest import FUSED_ATTENTION, LOSS_CHUNKS
@@ -176,6 +177,8 @@ def fewer_ranks(plan: Plan, axis: str, degree: int, **changes: Value) -> Edit:
 
 def _flag_edits(plan: Plan) -> Iterator[Edit]:
     recipe, layout = plan.recipe, plan.layout
+    for name in ("load_state_dict", "save_state_dict"):  # an edit to what is there changes nothing, and is not tried
+        yield edit(plan, "none: each rank's own part", FLAG, ((name, "sharded"),))
     if recipe.writes_scores:
         yield fused_attention(plan)
     if recipe.loss_chunks == 1 and plan.model.has_head:
@@ -206,7 +209,8 @@ def _sharding_edits(plan: Plan) -> Iterator[Edit]:
 
 
 def _degree_edits(plan: Plan) -> Iterator[Edit]:
-    """Two, four or eight times a degree of model parallelism, taken from the data-parallel ranks."""
+    """Two, four or eight times a degree of model parallelism, taken from the data-parallel ranks, and every larger
+    degree of expert parallelism, which divides experts over these ranks."""
     costs = {
         "tp": "two exchanges of activations per layer and direction",
         "cp": "keys and values travel between ranks",
@@ -220,6 +224,9 @@ def _degree_edits(plan: Plan) -> Iterator[Edit]:
                 divided = {axis: getattr(layout, axis) * times, donor: getattr(layout, donor) // times}
                 following = DIVIDED_FURTHER.get(axis, ())
                 yield edit(plan, cost, LAYOUT, tuple(divided.items()), following=following)
+    for ep in divisors(plan.model.moe.num_experts) if plan.model.moe else ():
+        if layout.ep < ep <= layout.data_parallel_size * layout.cp * layout.tp:
+            yield edit(plan, "tokens travel to the ranks that hold their experts", LAYOUT, ep=ep)
     if layout.vpp > 1 or (layout.pp > 1 and layout.schedule != DEFAULT_SCHEDULE):
         yield usual_schedule(plan)
 

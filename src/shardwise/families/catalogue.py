@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
-from shardwise.model import ModelSpec
-
 _FOLDER = "catalog/models"
 
 
@@ -69,14 +67,3 @@ def catalogue_config(name: str) -> Mapping[str, object]:
     text = files("shardwise").joinpath(f"{_FOLDER}/{name}.json").read_text(encoding="utf-8")
     config: Mapping[str, object] = json.loads(text)
     return config
-
-
-def written_config(model: ModelSpec) -> Mapping[str, object]:
-    """The fields of the config that a model was read from, as they were written, the catalogue's for a name of it.
-
-    Empty for a model that was built by hand or of which only the size is known.
-    """
-    spec: object = json.loads(model.spec_json) if model.spec_json else None
-    if isinstance(spec, str):
-        return catalogue_config(spec)
-    return spec if isinstance(spec, Mapping) and "num_parameters" not in spec else {}

@@ -51,11 +51,30 @@ def read_model(source: Source) -> ModelSpec:
     )
 
 
+def written_config(model: ModelSpec) -> Mapping[str, object]:
+    """The fields of the config that a model was read from, as they were written, the catalogue's for a name of it.
+
+    Empty for a model that was built by hand or of which only the size is known.
+    """
+    spec: object = json.loads(model.spec_json) if model.spec_json else None
+    if isinstance(spec, str):
+        return _named_config(spec)
+    return spec if isinstance(spec, Mapping) and "num_parameters" not in spec else {}
+
+
+def _named_config(name: str) -> Mapping[str, object]:
+    """The config of the entry of the catalogue that a name means."""
+    known = known_name(name)
+    if known is None:
+        raise _unknown_name(name, "")
+    return catalogue_config(known[1])
+
+
 def _named_model(text: str) -> ModelSpec:
     """The model that a text names."""
-    name = catalogue_name(text)
-    if name is not None:
-        return _model(json.dumps(name))
+    known = known_name(text)
+    if known is not None and catalogue_name(text) is not None:
+        return _known_model(text.strip(), *known)
     size = sizes_of_text(text)
     if size is not None:
         return _model(canonical_json(size))
@@ -72,15 +91,25 @@ def _meant_model(text: str) -> ModelSpec:
     """
     is_hub = is_repository(text)
     file = cached_config(text) if is_hub else None
-    name = known_name(text)
-    if file is None and name is not None:
-        sentence = f"{_shown(text)} is taken as {name} of the catalogue, of which it is a mirror or a version"
-        return _with_sentence(_model(json.dumps(name)), sentence)
+    known = known_name(text)
+    if file is None and known is not None:
+        return _known_model(text, *known)
     found = (file or hub_config(text)) if is_hub else ""
     if isinstance(found, str):
         raise _unknown_name(text, found)
     fields = {"name": text, **_parsed(found.text, Path(text, "config.json"))}
     return _with_sentence(_model(canonical_json(fields)), found.origin)
+
+
+def _known_model(text: str, name: str, entry: str) -> ModelSpec:
+    """A model that shares an entry of the catalogue, by its own name, and a sentence where the text has another."""
+    model = _model(json.dumps(name))
+    if name != entry:
+        return _with_sentence(model, f"{_shown(text)} is built as {entry} of the catalogue, so that config is taken")
+    if catalogue_name(text) is not None:
+        return model
+    told = f"{_shown(text)} is taken as {entry} of the catalogue, of which it is a mirror or a version"
+    return _with_sentence(model, told)
 
 
 def _with_sentence(model: ModelSpec, sentence: str) -> ModelSpec:
@@ -102,7 +131,7 @@ def _model(spec_json: str) -> ModelSpec:
     """The model of a canonical JSON text; the same text gives the same object."""
     spec = json.loads(spec_json)
     if isinstance(spec, str):
-        model = build_model(catalogue_config(spec))
+        model = build_model(_named_config(spec))
         return replace(model, name=spec, spec_json=spec_json)
     if "num_parameters" in spec and "hidden_size" not in spec and "model_type" not in spec:
         return _sized(spec, spec_json)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from shardwise.errors import ShardwiseError
 from shardwise.families.build import contradicting_class, two_names_sentence
-from shardwise.families.catalogue import written_config
+from shardwise.families.reading import written_config
 from shardwise.launch.lint_case import Case, LintFinding, Severity, version_numbers
 from shardwise.launch.surroundings import Surroundings
 from shardwise.plan import Plan

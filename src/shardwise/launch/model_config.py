@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shardwise.errors import ModelError
-from shardwise.families.catalogue import written_config
+from shardwise.families.reading import written_config
 from shardwise.model import AttentionSpec, DenseSpec, ModelSpec
 from shardwise.step.native_engine import OWN_DECODER_TYPES
 from shardwise.train.decoder.config import completed

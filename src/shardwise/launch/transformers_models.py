@@ -6,7 +6,7 @@ Source: transformers 5.24.0, ``MODEL_FOR_CAUSAL_LM_MAPPING_NAMES`` and ``_suppor
 
 from collections.abc import Mapping
 
-from shardwise.families.catalogue import written_config
+from shardwise.families.reading import written_config
 from shardwise.families.wrappers import WRAPPERS, wrapped_text
 from shardwise.model import ModelSpec
 

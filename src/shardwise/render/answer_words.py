@@ -1,7 +1,9 @@
 """The figures of an answer on one line each: memory with its verdict, speed, and the whole run."""
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.predict.published import published_below
 from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, RunningCost, Throughput, TimePrediction
@@ -25,6 +27,9 @@ AS_NOW = "as now"
 SHORT_RATE = 10_000
 """Tokens per second below which every one is printed."""
 MILLION_USD = 1e6
+FITTING: Mapping[TimeComponent, str] = {"recompute": "recomputing", "offload": "waiting for the host"}
+"""Parts of a step that nobody would spend on a GPU with more memory."""
+NOTABLE_FITTING_FRACTION = 0.05
 NOTABLE_ATTENTION_FRACTION = 0.5
 """From this share of the FLOP on, a sequence a tenth longer costs over 5 % of the tokens per second."""
 
@@ -62,7 +67,7 @@ def speed_words(prediction: Prediction) -> str:
     per_gpu = "" if is_one else f", {throughput.tokens_per_s_per_gpu:,.0f} per GPU"
     words = f"{rate:,.0f}" if is_one or rate < SHORT_RATE else format_count(rate)
     mfu = format_utilisation(throughput.mfu_fraction)
-    more = f"{_attention_words(throughput)}{_running_words(prediction)}"
+    more = f"{_attention_words(throughput)}{_fitting_words(prediction)}{_running_words(prediction)}"
     return f"{step} a step ({_band_words(time)}), {words} tokens/s{per_gpu}, MFU {mfu}{more}"
 
 
@@ -83,6 +88,16 @@ def _attention_words(throughput: Throughput) -> str:
     grows, and the rate falls though nothing else gets worse."""
     share = throughput.attention_fraction
     return f"; attention is {format_percent(share)} of the FLOP" if share >= NOTABLE_ATTENTION_FRACTION else ""
+
+
+def _fitting_words(prediction: Prediction) -> str:
+    """The price of needing no more memory, where it decides how many tokens a second are trained."""
+    time = prediction.time
+    spent = [entry.component for entry in time.components if entry.component in FITTING and entry.duration_s]
+    share = time.share_of(spent)
+    if not prediction.fits or share < NOTABLE_FITTING_FRACTION:
+        return ""
+    return f"; {' and '.join(FITTING[name] for name in spent)} to fit: {format_percent(share)} of the step"
 
 
 def _running_words(prediction: Prediction) -> str:
@@ -114,19 +129,22 @@ def _band_words(time: TimePrediction) -> str:
 
 
 def run_words(cost: CostPrediction) -> str:
-    """Days and dollars of the whole run: what is billed, with failures and restarts, and what its steps alone take;
-    then the price and what the speed moves."""
-    start = f"{format_count(cost.tokens)} tokens: {format_days(cost.days)}"
-    goodput, speed = f"goodput {format_percent(cost.goodput_fraction)}", cost.rate_sensitivity
-    best = f"steps alone {format_days(cost.best_days)}"
+    """Days and dollars of the whole run with their bands: what is billed, with failures and restarts, at which price;
+    then what its steps alone take."""
+    start = f"{format_count(cost.tokens)} tokens: {with_band(cost, cost.days, format_days)}"
+    goodput, best = f"goodput {format_percent(cost.goodput_fraction)}", f"steps alone {format_days(cost.best_days)}"
     if cost.usd is None or cost.usd_per_gpu_hour is None or cost.best_usd is None:
-        return f"{start} ({best}; {goodput}), no price known"
-    band = ""
-    if speed is not None and speed.low_usd is not None and speed.high_usd is not None:
-        band = f"; {_usd_words(speed.low_usd)} to {_usd_words(speed.high_usd)} over the band of {speed.assumption}"
-    rate, source = format_usd(cost.usd_per_gpu_hour), cost.price_source
-    billed = f"{start}, {_usd_words(cost.usd)} billed ({best}, {_usd_words(cost.best_usd)}; {goodput})"
-    return f"{billed} at {rate} per GPU and hour ({source}{band})"
+        return f"{start}; no price known ({best}; {goodput})"
+    price = f"{format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
+    billed = f"{with_band(cost, cost.usd, _usd_words)} billed at {price}"
+    return f"{start}, {billed}; {best}, {_usd_words(cost.best_usd)}, {goodput}"
+
+
+def with_band(cost: CostPrediction, amount: float, words: Callable[[float], str]) -> str:
+    """An amount that follows from GPU-hours, with its band; without where speed and goodput were both given."""
+    told, low, high = words(amount), *map(words, cost.ends(amount))
+    unit = "".join(told.rpartition(" ")[1:])
+    return told if low == high else f"{told} ({low.removesuffix(unit) if high.endswith(unit) else low} to {high})"
 
 
 def _usd_words(amount_usd: Dollars) -> str:

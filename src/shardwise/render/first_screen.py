@@ -40,12 +40,12 @@ from shardwise.render.screen_lines import (
 )
 from shardwise.render.terminal import PLAIN, TextStyle
 from shardwise.rules import find_refusals
-from shardwise.search.offers import better_shared_batch
+from shardwise.rules.token_batch import fine_tunes, nearest_sequences
+from shardwise.search.offers import better_shared_batches
 from shardwise.search.shortlist import Beside, Shortlist
-from shardwise.search.token_batch import fine_tunes
 from shardwise.search.what_if import Sensitivity, WhatIf
 from shardwise.step.native_engine import is_native_engine
-from shardwise.units import format_gib, format_percent, format_seconds
+from shardwise.units import format_count, format_gib, format_percent, format_seconds
 
 MAX_CHANGES = 2
 WITH = "With "
@@ -86,6 +86,8 @@ class ScreenContext:
     """Where the recommended plan was written; ``None`` where it was not."""
     num_kept_lines: int = 0
     """Lines that are printed afterwards."""
+    asked_tokens: float | None = None
+    """Tokens of a step that were asked for; ``None`` where the batch was given in sequences or not at all."""
 
 
 def plan_screen(chosen: Shortlist, context: ScreenContext, *, style: TextStyle = PLAIN) -> str:
@@ -97,6 +99,8 @@ def plan_screen(chosen: Shortlist, context: ScreenContext, *, style: TextStyle =
 def what_if_screen(sensitivity: Sensitivity, *, now: Prediction | None = None, style: TextStyle = PLAIN) -> str:
     """The first two changes that bring more per GPU; where fewer bring anything, those that lose most.
 
+    Before them stands what the batch costs that was asked for, where a batch near it was taken.
+
     More memory on the same GPU is no change that anybody can make: where it would help, a line that is left says
     that memory binds.
     """
@@ -105,7 +109,8 @@ def what_if_screen(sensitivity: Sensitivity, *, now: Prediction | None = None, s
     gains = [change for change in changes if change.rate_ratio > FASTER_RATIO and not change.has_fewer_gpus]
     by_rate = sorted(changes, key=lambda change: change.rate_ratio)
     losses = [change for change in by_rate if change.rate_ratio < SLOWER_RATIO]
-    largest = [*gains, *losses][:MAX_CHANGES]
+    exact = [change for change in losses if change.is_as_asked]
+    largest = list(dict.fromkeys([*exact, *gains, *losses]))[:MAX_CHANGES]
     if not largest:
         tried = "; ".join(change.change for change in changes)
         text = f"No shorter step: {tried}" if tried else sensitivity.binding
@@ -173,9 +178,20 @@ def question_section(plan: Plan, context: ScreenContext, width: int, *, place: s
     """The question as every answer repeats it, with what a search warns of."""
     return [
         *question_lines(plan, width, assumed=context.assumed, place=place),
+        *lines_of(_rounded_words(plan, context.asked_tokens), width=width, most=2),
         *lines_of(_unshared_words(plan), width=width, most=2, look="bold"),
         *lines_of(_warning_words(plan), width=width, most=2, look="bold"),
     ]
+
+
+def _rounded_words(plan: Plan, asked_tokens: float | None) -> str:
+    """The batch that stands for the tokens that were asked for, where another number of sequences comes closer."""
+    if asked_tokens is None:
+        return ""
+    size, num_gpus = plan.global_batch_size, plan.cluster.num_gpus
+    nearest = nearest_sequences(asked_tokens, seq_len=plan.recipe.seq_len, num_gpus=num_gpus)
+    used = f"{size:,} sequences, {format_count(plan.tokens_per_step)} tokens, divide better than {nearest:,}"
+    return "" if nearest == size else f"{format_count(asked_tokens)} tokens asked: {used}."
 
 
 def _warning_words(plan: Plan) -> str:
@@ -186,18 +202,17 @@ def _warning_words(plan: Plan) -> str:
 
 
 def _unshared_words(plan: Plan) -> str:
-    """The GPUs that can share the batch, and the nearest batch that more of them can; empty where there is none.
+    """The GPUs that can share the batch, and the nearest batches that more of them can; empty where there is none.
 
     Whoever asks for 30 sequences on 8 GPUs gets a layout that nobody would run with 32.
     """
-    nearest = better_shared_batch(plan)
-    if nearest is None:
+    better = better_shared_batches(plan)
+    if not better:
         return ""
     size, num_gpus = plan.global_batch_size, plan.cluster.num_gpus
-    sharing, could = gcd(size, num_gpus), gcd(nearest, num_gpus)
-    return (
-        f"Only {sharing} of {num_gpus:,} GPUs can share {size:,} sequences evenly; {could:,} could share {nearest:,}."
-    )
+    sharing, could = gcd(size, num_gpus), gcd(better[0], num_gpus)
+    others = " or ".join(f"{other:,}" for other in better)
+    return f"Only {sharing} of {num_gpus:,} GPUs can share {size:,} sequences evenly; {could:,} could share {others}."
 
 
 def recommendation_lines(

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from shardwise.cluster import Cluster
+from shardwise.render.answer_words import hardware_words
 from shardwise.render.first_screen import (
     ScreenContext,
     hint_line,
@@ -36,18 +38,17 @@ LABELS = ("Next: ", "or: ")
 
 def no_plan_screen(result: SearchResult, context: ScreenContext, *, style: TextStyle = PLAIN) -> str:
     """The closest plan and what would make it fit, the nearest targets that are met, or what breaks no rule."""
-    width = screen_width(style)
+    width, asked = screen_width(style), None if result.question is None else result.question.cluster
     if result.missed is not None:
         sections = _missed_sections(result.missed, context, width)
         changes = [(change.change, change.plan) for change in result.missed.changes]
     elif result.closest is not None:
-        sections = _closest_sections(result.closest, context, width)
+        sections = _closest_sections(result.closest, context, width, asked=asked)
         changes = [(relief.change, relief.plan) for relief in result.closest.reliefs]
     else:
         sections = _refused_sections(result, context, width)
         changes = [(relief.change, relief.plan) for relief in result.repairs]
     room = MAX_LINES - sum(map(len, sections)) - 1
-    asked = None if result.question is None else result.question.cluster
     retries = [retried(context.command, change, asked=asked, cluster=plan.cluster) for change, plan in changes]
     return screen_text([*sections, [*_retry_lines(retries, width, room), hint_line(width)]], style=style)
 
@@ -84,7 +85,9 @@ def target_lines(changes: Sequence[TargetChange], width: int) -> list[Text]:
     return lines
 
 
-def _closest_sections(closest: ClosestPlan, context: ScreenContext, width: int) -> list[Section]:
+def _closest_sections(
+    closest: ClosestPlan, context: ScreenContext, width: int, *, asked: Cluster | None
+) -> list[Section]:
     lacks = f"Nothing fits: no plan. The closest lacks {closest.lacks}:"
     return [
         question_section(closest.plan, context, width),
@@ -93,7 +96,7 @@ def _closest_sections(closest: ClosestPlan, context: ScreenContext, width: int) 
             *recommendation_lines(closest.plan, closest.prediction, width, label="", look=""),
             *lines_of(closest.because, width=width, most=2, label=INDENT),
         ],
-        relief_lines(closest.reliefs, width, heading="What would make it fit, each searched again"),
+        relief_lines(closest.reliefs, width, heading="What would make it fit, each searched again", asked=asked),
     ]
 
 
@@ -115,12 +118,18 @@ def _refused_sections(result: SearchResult, context: ScreenContext, width: int) 
                 for line in lines_of(f"{group.example}: {group.fix}", width=width, most=3, label=INDENT)
             ),
         ],
-        relief_lines(result.repairs, width, heading="What would have a plan, each searched again"),
+        relief_lines(
+            result.repairs,
+            width,
+            heading="What would have a plan, each searched again",
+            asked=None if asked is None else asked.cluster,
+        ),
     ]
 
 
-def relief_lines(reliefs: Sequence[Relief], width: int, *, heading: str) -> list[Text]:
-    """Changed questions, one a line, with the memory and the step of the fastest plan of each.
+def relief_lines(reliefs: Sequence[Relief], width: int, *, heading: str, asked: Cluster | None = None) -> list[Text]:
+    """Changed questions, one a line, with the memory and the step of the fastest plan of each; dollars of hardware that
+    is not what was asked about.
 
     Where a line is too short for all of it, figures go before what the change would cost besides.
     """
@@ -131,8 +140,16 @@ def relief_lines(reliefs: Sequence[Relief], width: int, *, heading: str) -> list
     for relief in reliefs[:MAX_ROWS]:
         capacity, needed = format_gib(relief.plan.cluster.gpu.memory_bytes), gib_number(relief.needed_bytes)
         memory = f"{needed} of {capacity}"
-        said = (f"{memory}, {format_seconds(relief.step_s)} a step", memory, "")
+        step = f"{memory}, {format_seconds(relief.step_s)} a step"
+        said = (*(f"{step}, {dollars}" for dollars in _dollars(relief, asked)), step, memory, "")
         after = ("; ".join(filter(None, (figures, relief.caution))) for figures in said)
         texts = (": ".join(filter(None, (relief.change, words))) for words in after)
         lines += fitting_lines(texts, width=width, most=most, label=INDENT, indent=DEEPER)
     return lines
+
+
+def _dollars(relief: Relief, asked: Cluster | None) -> tuple[str, ...]:
+    """Dollars of other or of more hardware, the fullest words first; nothing on the hardware that was asked about."""
+    cluster = relief.plan.cluster
+    is_same = asked is None or (cluster.gpu.id, cluster.num_gpus) == (asked.gpu.id, asked.num_gpus)
+    return () if is_same or relief.running_cost is None else hardware_words(relief.running_cost, beside=None)

@@ -1,11 +1,9 @@
 """Rules about frozen and quantised weights, and about optimizers that need whole matrices."""
 
-from collections.abc import Iterable
-
 from shardwise.engines.table import ENGINES, OWN_ENGINE
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 from shardwise.step.held_weights import idle_targets, target_words
 
@@ -18,10 +16,6 @@ def _adapter_message(plan: Plan) -> str:
     return f"adapter {plan.recipe.adapter} is not offered by {plan.engine}, which has no 4-bit base weights"
 
 
-def _adapter_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("adapter", "lora"),)
-
-
 def _breaks_targets(plan: Plan) -> bool:
     return plan.recipe.adapter != "none" and bool(idle_targets(plan.model.layers, plan.recipe.lora_targets))
 
@@ -32,11 +26,6 @@ def _targets_message(plan: Plan) -> str:
     if len(idle) < len(target_words(targets)):
         return f"lora_targets={targets}: {', '.join(idle)} fits no matrix of {plan.model.name}"
     return f"lora_targets={targets} names no matrix of {plan.model.name}, so nothing would train"
-
-
-def _targets_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("lora_targets", "attention"),)
-    yield (("lora_targets", "all-linear"),)
 
 
 def _breaks_mixed_grad(plan: Plan) -> bool:
@@ -62,8 +51,7 @@ def _integer_storage_message(plan: Plan) -> str:
     )
 
 
-def _other_engine(_plan: Plan) -> Iterable[Changes]:
-    yield (("engine", OWN_ENGINE),)
+OTHER_ENGINE: tuple[Changes, ...] = (change(engine=OWN_ENGINE),)
 
 
 def _breaks_flat_shards(plan: Plan) -> bool:
@@ -86,11 +74,6 @@ def _fp8_base_message(_plan: Plan) -> str:
     return "precision fp8-mixed with adapter qlora: products in 8 bits do not take weights of 4 bits"
 
 
-def _fp8_base_candidates(_plan: Plan) -> Iterable[Changes]:
-    for precision in ("bf16-mixed", "fp16-mixed", "fp32"):
-        yield (("precision", precision),)
-
-
 RULES = (
     Rule(
         name="recipe-fp8-quantised-base",
@@ -99,7 +82,7 @@ RULES = (
         reads=("precision", "adapter"),
         breaks=_breaks_fp8_base,
         message=_fp8_base_message,
-        candidates=_fp8_base_candidates,
+        candidates=tuple(change(precision=name) for name in ("bf16-mixed", "fp16-mixed", "fp32")),
     ),
     Rule(
         name="recipe-lora-targets",
@@ -108,7 +91,7 @@ RULES = (
         reads=("adapter", "lora_rank", "lora_targets"),
         breaks=_breaks_targets,
         message=_targets_message,
-        candidates=_targets_candidates,
+        candidates=(change(lora_targets="attention"), change(lora_targets="all-linear")),
     ),
     Rule(
         name="engine-adapter",
@@ -118,7 +101,7 @@ RULES = (
         reads=("adapter",),
         breaks=_breaks_adapter,
         message=_adapter_message,
-        candidates=_adapter_candidates,
+        candidates=(change(adapter="lora"),),
     ),
     Rule(
         name="engine-fsdp1-mixed-requires-grad",
@@ -128,7 +111,7 @@ RULES = (
         source="huggingface/peft issue 1702; torch 2.13 FlatParamHandle, run",
         breaks=_breaks_mixed_grad,
         message=_mixed_grad_message,
-        candidates=_other_engine,
+        candidates=OTHER_ENGINE,
         advice="or keep fsdp1 with use_orig_params=True, or wrap the trainable leaf modules separately",
     ),
     Rule(
@@ -139,7 +122,7 @@ RULES = (
         source="axolotl-ai-cloud/axolotl issue 2250; torch 2.13 FlatParamHandle, run",
         breaks=_breaks_integer_storage,
         message=_integer_storage_message,
-        candidates=_other_engine,
+        candidates=OTHER_ENGINE,
         advice="or keep fsdp1 with bnb_4bit_quant_storage equal to the compute dtype; int8 is not supported",
     ),
     Rule(
@@ -150,7 +133,7 @@ RULES = (
         source="torch distributed/fsdp/_flat_param.py; Shazeer and Stern 2018, arXiv:1804.04235",
         breaks=_breaks_flat_shards,
         message=_flat_shards_message,
-        candidates=_other_engine,
+        candidates=OTHER_ENGINE,
     ),
     Rule(
         name="engine-fsdp1-muon",
@@ -160,6 +143,6 @@ RULES = (
         reads=("optimizer", "zero_stage"),
         breaks=_breaks_muon,
         message=_flat_shards_message,
-        candidates=_other_engine,
+        candidates=OTHER_ENGINE,
     ),
 )

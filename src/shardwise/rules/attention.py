@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from shardwise.attention_kernels import ATTENTION_KERNELS, AttentionKernel
 from shardwise.plan import Plan
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 from shardwise.step.attention_kernel import attention_call, divides_by_flash_attention, engines_kernel
 
@@ -32,10 +32,6 @@ def _breaks_ring(plan: Plan) -> bool:
 def _ring_message(plan: Plan) -> str:
     gpu = plan.cluster.gpu
     return f"cp={plan.layout.cp} attends by FlashAttention-2, which does not run on {gpu.id} ({gpu.arch})"
-
-
-def _ring_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("cp", 1),)
 
 
 def _breaks_call(plan: Plan) -> bool:
@@ -119,7 +115,7 @@ RULES = (
         reads=("cp", "precision"),
         breaks=_breaks_ring,
         message=_ring_message,
-        candidates=_ring_candidates,
+        candidates=(change(cp=1),),
     ),
     Rule(
         name="recipe-attention-kernel-eager",

@@ -9,7 +9,7 @@ from shardwise.engines.table import ENGINES, OWN_ENGINE, engines_that
 from shardwise.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.recipe import Precision
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS
 
@@ -25,9 +25,7 @@ def _pipeline_message(plan: Plan) -> str:
     return f"pp={plan.layout.pp}, but {plan.engine} has no pipeline parallelism for training"
 
 
-def _pipeline_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("pp", 1), ("vpp", 1))
-    yield (("engine", OWN_ENGINE),)
+PIPELINE_CANDIDATES: tuple[Changes, ...] = (change(pp=1, vpp=1), change(engine=OWN_ENGINE))
 
 
 def _missing_axis(plan: Plan) -> Axis | None:
@@ -99,10 +97,6 @@ def _optimizer_message(plan: Plan) -> str:
     return f"optimizer {plan.recipe.optimizer} is not offered by {plan.engine}, which has {offered}"
 
 
-def _optimizer_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("optimizer", DEFAULT_OPTIMIZER),)
-
-
 def _breaks_precision(plan: Plan) -> bool:
     return plan.recipe.precision not in ENGINES[plan.engine].precisions
 
@@ -112,12 +106,6 @@ def _precision_message(plan: Plan) -> str:
     return f"precision {plan.recipe.precision} is not offered by {plan.engine}, which has {offered}"
 
 
-def _precision_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("precision", "bf16-mixed"),)
-    yield (("engine", OWN_ENGINE),)
-    yield (("precision", "fp32"),)
-
-
 def _breaks_compiled_zero_bubble(plan: Plan) -> bool:
     la = plan.layout
     return la.pp > 1 and plan.recipe.compile and SCHEDULE_KINDS[la.schedule].torch_splits_backward
@@ -125,10 +113,6 @@ def _breaks_compiled_zero_bubble(plan: Plan) -> bool:
 
 def _compiled_zero_bubble_message(plan: Plan) -> str:
     return f"schedule {plan.layout.schedule} splits backward in two, which torch refuses for compiled modules"
-
-
-def _without_compile(_plan: Plan) -> Iterable[Changes]:
-    yield (("compile", False),)
 
 
 def _breaks_recompute_layers(plan: Plan) -> bool:
@@ -241,7 +225,7 @@ RULES = (
         reads=("pp",),
         breaks=_breaks_pipeline,
         message=_pipeline_message,
-        candidates=_pipeline_candidates,
+        candidates=PIPELINE_CANDIDATES,
     ),
     Rule(
         name="engine-fsdp1-no-pipeline",
@@ -251,7 +235,7 @@ RULES = (
         reads=("pp",),
         breaks=_breaks_pipeline,
         message=_pipeline_message,
-        candidates=_pipeline_candidates,
+        candidates=PIPELINE_CANDIDATES,
     ),
     Rule(
         name="engine-axes",
@@ -291,7 +275,7 @@ RULES = (
         reads=("optimizer",),
         breaks=_breaks_optimizer,
         message=_optimizer_message,
-        candidates=_optimizer_candidates,
+        candidates=(change(optimizer=DEFAULT_OPTIMIZER),),
     ),
     Rule(
         name="engine-precision",
@@ -301,7 +285,7 @@ RULES = (
         reads=("precision",),
         breaks=_breaks_precision,
         message=_precision_message,
-        candidates=_precision_candidates,
+        candidates=(change(precision="bf16-mixed"), change(engine=OWN_ENGINE), change(precision="fp32")),
     ),
     Rule(
         name="engine-torch-zero-bubble-compile",
@@ -312,7 +296,7 @@ RULES = (
         reads=("compile", "pp", "schedule"),
         breaks=_breaks_compiled_zero_bubble,
         message=_compiled_zero_bubble_message,
-        candidates=_without_compile,
+        candidates=(change(compile=False),),
     ),
     Rule(
         name="recipe-recompute-layers",

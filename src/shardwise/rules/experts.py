@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from shardwise.engines.table import ENGINES, engines_that
 from shardwise.plan import Plan
 from shardwise.rules.degrees import divisors, nearest_first, valid_ep_degrees, valid_expert_tp_degrees
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 
 
@@ -126,11 +126,6 @@ def _megatron_sp_message(plan: Plan) -> str:
     )
 
 
-def _megatron_sp_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("sequence_parallel", True),)
-    yield (("tp", 1),)
-
-
 def _breaks_deepspeed_experts(plan: Plan) -> bool:
     la = plan.layout
     return la.ep > 1 and la.zero_stage == 3 and la.tp * la.cp > 1
@@ -144,24 +139,12 @@ def _deepspeed_experts_message(plan: Plan) -> str:
     )
 
 
-def _lower_zero(_plan: Plan) -> Iterable[Changes]:
-    yield (("zero_stage", 2),)
-    yield (("zero_stage", 1),)
-    yield (("zero_stage", 2), ("offload", "optimizer"))
-    yield (("zero_stage", 1), ("offload", "optimizer"))
-    yield (("ep", 1),)
-
-
 def _breaks_exchange(plan: Plan) -> bool:
     return plan.layout.expert_exchange == "deepep" and plan.layout.ep > 1
 
 
 def _exchange_message(plan: Plan) -> str:
     return f"expert_exchange=deepep is not offered by {plan.engine}, only by megatron and torchtitan"
-
-
-def _exchange_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("expert_exchange", "alltoall"),)
 
 
 RULES = (
@@ -210,7 +193,7 @@ RULES = (
         reads=("expert_exchange", "ep"),
         breaks=_breaks_exchange,
         message=_exchange_message,
-        candidates=_exchange_candidates,
+        candidates=(change(expert_exchange="alltoall"),),
     ),
     Rule(
         name="engine-expert-tp",
@@ -230,7 +213,7 @@ RULES = (
         reads=("tp", "sequence_parallel"),
         breaks=_breaks_megatron_sp,
         message=_megatron_sp_message,
-        candidates=_megatron_sp_candidates,
+        candidates=(change(sequence_parallel=True), change(tp=1)),
     ),
     Rule(
         name="engine-deepspeed-experts-under-zero3",
@@ -241,6 +224,12 @@ RULES = (
         reads=("ep", "tp", "cp", "zero_stage"),
         breaks=_breaks_deepspeed_experts,
         message=_deepspeed_experts_message,
-        candidates=_lower_zero,
+        candidates=(
+            change(zero_stage=2),
+            change(zero_stage=1),
+            change(zero_stage=2, offload="optimizer"),
+            change(zero_stage=1, offload="optimizer"),
+            change(ep=1),
+        ),
     ),
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from shardwise.fields import Field, Needs, plan_fields
 from shardwise.plan import Plan
 from shardwise.recipe import NEEDS_ADAPTER, NEEDS_RECOMPUTE, Recipe
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 
 UNSET = Recipe(seq_len=1)
@@ -49,10 +49,6 @@ def _routing_message(plan: Plan) -> str:
     return f"routing_imbalance_ratio={ratio:g} is about routed experts, and {plan.model.name} has none"
 
 
-def _routing_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("routing_imbalance_ratio", None),)
-
-
 RULES = (
     _idle_rule(
         "recipe-recompute-layers-idle",
@@ -72,6 +68,6 @@ RULES = (
         source="definition of routing_imbalance_ratio",
         breaks=_breaks_routing,
         message=_routing_message,
-        candidates=_routing_candidates,
+        candidates=(change(routing_imbalance_ratio=None),),
     ),
 )

@@ -30,7 +30,7 @@ def nearest_neighbour(plan: Plan, rule: Rule, *, allows: Callable[[Changes], boo
         allows: changes that may be proposed, where some that mend the rule are; all without.
     """
     if rule in RANGE_RULES:
-        return _effective(plan, next(iter(rule.candidates(plan))))
+        return _effective(plan, next(iter(rule.candidates_for(plan))))
     return _with_open_fields(plan, _nearest(plan, rule, allows), rule)
 
 
@@ -125,7 +125,7 @@ def _still_breaks(plan: Plan, rule: Rule) -> bool:
 
 def _completed_candidates(plan: Plan, rule: Rule) -> Iterator[Changes]:
     """Every candidate that changes something, as it stands and with what must go along with it."""
-    for candidate in rule.candidates(plan):
+    for candidate in rule.candidates_for(plan):
         changes = _effective(plan, candidate)
         if not changes:
             continue

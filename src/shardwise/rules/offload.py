@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from shardwise.engines.table import ENGINES, engines_that
 from shardwise.plan import Plan
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 from shardwise.step.reduction_policy import defers_reductions
 
@@ -76,11 +76,6 @@ def _fsdp1_accumulation_message(plan: Plan) -> str:
     )
 
 
-def _fsdp1_accumulation_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("engine", "fsdp2"),)
-    yield (("offload", "none"),)
-
-
 RULES = (
     Rule(
         name="engine-fsdp1-offload-accumulation",
@@ -91,7 +86,7 @@ RULES = (
         reads=("offload", "num_microbatches", "pp", "zero_stage", "defer_grad_reduce"),
         breaks=_breaks_fsdp1_accumulation,
         message=_fsdp1_accumulation_message,
-        candidates=_fsdp1_accumulation_candidates,
+        candidates=(change(engine="fsdp2"), change(offload="none")),
         advice="or keep whole gradients on every GPU (defer_grad_reduce=true)",
     ),
     Rule(

@@ -6,7 +6,7 @@ from shardwise.engines.table import ENGINES, engine_profile, engines_that
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.rules.degrees import divisors, nearest_first
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 from shardwise.step.attention_kernel import writes_scores
 from shardwise.step.loss import has_loss_kernels
@@ -18,10 +18,6 @@ def _breaks_async_engine(plan: Plan) -> bool:
 
 def _async_engine_message(plan: Plan) -> str:
     return f"async_tensor_parallel is not offered by {plan.engine}, only by native, torchtitan and megatron"
-
-
-def _without_async(_plan: Plan) -> Iterable[Changes]:
-    yield (("async_tensor_parallel", False),)
 
 
 def _breaks_async_layout(plan: Plan) -> bool:
@@ -48,11 +44,6 @@ def _async_eager_message(_plan: Plan) -> str:
     return "async_tensor_parallel is a pass of torch.compile, but compile is off"
 
 
-def _async_eager_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("compile", True),)
-    yield (("async_tensor_parallel", False),)
-
-
 def _breaks_overlap(plan: Plan) -> bool:
     asked = plan.recipe.overlap_grad_reduce
     profile = engine_profile(plan.engine)
@@ -70,10 +61,6 @@ def _overlap_message(plan: Plan) -> str:
     return f"overlap_grad_reduce=false, but torch's data parallelism, which {plan.engine} uses, always overlaps"
 
 
-def _overlap_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("overlap_grad_reduce", None),)
-
-
 def _breaks_fused_optimizer(plan: Plan) -> bool:
     is_choice = ENGINES[plan.engine].has_optimizer_switch and OPTIMIZERS[plan.recipe.optimizer].has_fused_kernel
     return plan.recipe.fused_optimizer is not None and not is_choice
@@ -84,10 +71,6 @@ def _fused_optimizer_message(plan: Plan) -> str:
     return f"fused_optimizer={asked}, but how {plan.engine} updates with {optimizer} is no choice"
 
 
-def _fused_optimizer_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("fused_optimizer", None),)
-
-
 def _breaks_liger(plan: Plan) -> bool:
     return plan.recipe.liger_kernels and (not ENGINES[plan.engine].has_liger_kernels or plan.layout.tp > 1)
 
@@ -96,10 +79,6 @@ def _liger_message(plan: Plan) -> str:
     if not ENGINES[plan.engine].has_liger_kernels:
         return f"liger_kernels, but {plan.engine} has kernels of its own"
     return f"liger_kernels with tp={plan.layout.tp}: Liger's head and loss want the whole vocabulary"
-
-
-def _liger_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("liger_kernels", False),)
 
 
 def _breaks_broadcast(plan: Plan) -> bool:
@@ -114,10 +93,6 @@ def _broadcast_message(plan: Plan) -> str:
             f"broadcast_weights={asked} with zero_stage={plan.layout.zero_stage}, where no optimizer alone is divided"
         )
     return f"broadcast_weights={asked}, but how {plan.engine} returns updated weights is no choice"
-
-
-def _broadcast_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("broadcast_weights", None),)
 
 
 def _breaks_defer(plan: Plan) -> bool:
@@ -136,10 +111,6 @@ def _defer_message(plan: Plan) -> str:
         )
     who = f"stages of pp={la.pp} reduce" if la.pp > 1 else "Megatron reduces"
     return f"defer_grad_reduce=false, but {who} whole gradients in the last micro-batch"
-
-
-def _defer_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("defer_grad_reduce", None),)
 
 
 def _breaks_reshard(plan: Plan) -> bool:
@@ -180,10 +151,6 @@ def _prefetch_message(plan: Plan) -> str:
     )
 
 
-def _prefetch_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("prefetch_units", 1),)
-
-
 def _breaks_wrap(plan: Plan) -> bool:
     profile = engine_profile(plan.engine)
     is_choice = profile.sharding == "fsdp2" and profile.wraps_ends is not None
@@ -196,10 +163,6 @@ def _wrap_message(plan: Plan) -> str:
     return f"wrap_ends={asked} is about units of FSDP2, which {plan.engine} with zero_stage={stage} has not"
 
 
-def _wrap_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("wrap_ends", None),)
-
-
 def _breaks_eager_packing(plan: Plan) -> bool:
     return plan.recipe.document_len < plan.recipe.seq_len and writes_scores(plan)
 
@@ -209,12 +172,6 @@ def _eager_packing_message(plan: Plan) -> str:
         f"mean_document_len={plan.recipe.mean_document_len} with eager attention: every score of the packed sequence "
         "is computed and then masked"
     )
-
-
-def _eager_packing_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("attention", "flash"),)
-    yield (("attention", "flash"), ("attention_kernel", None))
-    yield (("mean_document_len", None),)
 
 
 def _breaks_loss_kernel(plan: Plan) -> bool:
@@ -233,10 +190,6 @@ def _loss_kernel_message(plan: Plan) -> str:
     return f"fused_loss_kernel={recipe.fused_loss_kernel}, but {why}"
 
 
-def _loss_kernel_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("fused_loss_kernel", None),)
-
-
 RULES = (
     Rule(
         name="engine-async-tensor-parallel",
@@ -245,7 +198,7 @@ RULES = (
         reads=("async_tensor_parallel",),
         breaks=_breaks_async_engine,
         message=_async_engine_message,
-        candidates=_without_async,
+        candidates=(change(async_tensor_parallel=False),),
     ),
     Rule(
         name="layout-async-tensor-parallel",
@@ -265,7 +218,7 @@ RULES = (
         reads=("async_tensor_parallel",),
         breaks=_breaks_async_eager,
         message=_async_eager_message,
-        candidates=_async_eager_candidates,
+        candidates=(change(compile=True), change(async_tensor_parallel=False)),
     ),
     Rule(
         name="engine-overlap-grad-reduce",
@@ -275,7 +228,7 @@ RULES = (
         reads=("overlap_grad_reduce", "pp", "zero_stage"),
         breaks=_breaks_overlap,
         message=_overlap_message,
-        candidates=_overlap_candidates,
+        candidates=(change(overlap_grad_reduce=None),),
     ),
     Rule(
         name="engine-fused-optimizer",
@@ -285,7 +238,7 @@ RULES = (
         reads=("fused_optimizer", "optimizer"),
         breaks=_breaks_fused_optimizer,
         message=_fused_optimizer_message,
-        candidates=_fused_optimizer_candidates,
+        candidates=(change(fused_optimizer=None),),
     ),
     Rule(
         name="engine-fused-loss-kernel",
@@ -294,7 +247,7 @@ RULES = (
         reads=("fused_loss_kernel", "fused_loss"),
         breaks=_breaks_loss_kernel,
         message=_loss_kernel_message,
-        candidates=_loss_kernel_candidates,
+        candidates=(change(fused_loss_kernel=None),),
     ),
     Rule(
         name="engine-liger-kernels",
@@ -304,7 +257,7 @@ RULES = (
         reads=("liger_kernels", "tp"),
         breaks=_breaks_liger,
         message=_liger_message,
-        candidates=_liger_candidates,
+        candidates=(change(liger_kernels=False),),
     ),
     Rule(
         name="engine-broadcast-weights",
@@ -314,7 +267,7 @@ RULES = (
         reads=("broadcast_weights", "zero_stage"),
         breaks=_breaks_broadcast,
         message=_broadcast_message,
-        candidates=_broadcast_candidates,
+        candidates=(change(broadcast_weights=None),),
     ),
     Rule(
         name="engine-defer-grad-reduce",
@@ -323,7 +276,7 @@ RULES = (
         reads=("defer_grad_reduce",),
         breaks=_breaks_defer,
         message=_defer_message,
-        candidates=_defer_candidates,
+        candidates=(change(defer_grad_reduce=None),),
     ),
     Rule(
         name="layout-reshard-size",
@@ -342,7 +295,7 @@ RULES = (
         reads=("prefetch_units", "zero_stage"),
         breaks=_breaks_prefetch,
         message=_prefetch_message,
-        candidates=_prefetch_candidates,
+        candidates=(change(prefetch_units=1),),
     ),
     Rule(
         name="engine-wrap-ends",
@@ -352,7 +305,7 @@ RULES = (
         reads=("wrap_ends", "zero_stage"),
         breaks=_breaks_wrap,
         message=_wrap_message,
-        candidates=_wrap_candidates,
+        candidates=(change(wrap_ends=None),),
     ),
     Rule(
         name="recipe-packing-with-eager-attention",
@@ -361,6 +314,10 @@ RULES = (
         source="FlashAttention (variable lengths); torch scaled_dot_product_attention with a mask",
         breaks=_breaks_eager_packing,
         message=_eager_packing_message,
-        candidates=_eager_packing_candidates,
+        candidates=(
+            change(attention="flash"),
+            change(attention="flash", attention_kernel=None),
+            change(mean_document_len=None),
+        ),
     ),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from shardwise.plan import Plan
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 from shardwise.step.native_engine import (
     MAX_EXCHANGING_RANKS,
@@ -39,10 +39,6 @@ def _against_spreading(plan: Plan) -> Iterator[str]:
     )
 
 
-def _spread_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("spread_vocabulary", None),)
-
-
 def _breaks_exchange(plan: Plan) -> bool:
     return plan.layout.exchange_gradients is True and not exchanges_gradients(plan)
 
@@ -56,10 +52,6 @@ def _exchange_message(plan: Plan) -> str:
         f"micro-batch and add up in fp32, and there is precision={plan.recipe.precision} "
         f"zero_stage={layout.zero_stage} dp_shard={layout.dp_shard} cp={layout.cp} pp={layout.pp} ep={layout.ep}"
     )
-
-
-def _exchange_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("exchange_gradients", None),)
 
 
 def _undivided(plan: Plan) -> tuple[str, ...]:
@@ -101,7 +93,7 @@ RULES = (
         reads=("spread_vocabulary",),
         breaks=_breaks_spread,
         message=_spread_message,
-        candidates=_spread_candidates,
+        candidates=(change(spread_vocabulary=None),),
     ),
     Rule(
         name="engine-exchange-gradients",
@@ -110,6 +102,6 @@ RULES = (
         reads=("exchange_gradients",),
         breaks=_breaks_exchange,
         message=_exchange_message,
-        candidates=_exchange_candidates,
+        candidates=(change(exchange_gradients=None),),
     ),
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from shardwise.engines.table import ENGINES
 from shardwise.plan import Plan
 from shardwise.rules.degrees import most_chunks, nearest_first, valid_pp_degrees
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 from shardwise.rules.stages import (
     placed_layers,
@@ -70,12 +70,6 @@ def _stage_layers_message(plan: Plan) -> str:
     return f"a stage of {min(counts)} layers cannot be cut into {chunks_per_stage(la)} chunks"
 
 
-def _without_stage_layers(_plan: Plan) -> Iterable[Changes]:
-    yield (("stage_layers", None),)
-    yield (("stage_layers", None), ("vpp", 1), ("schedule", DEFAULT_SCHEDULE))
-    yield (("stage_layers", None), ("pp", 1), ("vpp", 1))
-
-
 def _breaks_vpp_schedule(plan: Plan) -> bool:
     la = plan.layout
     kind = SCHEDULE_KINDS[la.schedule]
@@ -105,10 +99,6 @@ def _breaks_vpp_alone(plan: Plan) -> bool:
 
 def _vpp_alone_message(plan: Plan) -> str:
     return f"vpp={plan.layout.vpp} cuts pipeline stages into chunks, but pp=1 is no pipeline"
-
-
-def _vpp_alone_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("vpp", 1),)
 
 
 def _breaks_interleaving(plan: Plan) -> bool:
@@ -208,8 +198,7 @@ def _tied_message(plan: Plan) -> str:
     )
 
 
-def _no_pipeline(_plan: Plan) -> Iterable[Changes]:
-    yield (("pp", 1), ("vpp", 1))
+NO_PIPELINE: tuple[Changes, ...] = (change(pp=1, vpp=1),)
 
 
 RULES = (
@@ -229,7 +218,11 @@ RULES = (
         reads=("stage_layers", "pp", "vpp", "schedule"),
         breaks=_breaks_stage_layers,
         message=_stage_layers_message,
-        candidates=_without_stage_layers,
+        candidates=(
+            change(stage_layers=None),
+            change(stage_layers=None, vpp=1, schedule=DEFAULT_SCHEDULE),
+            change(stage_layers=None, pp=1, vpp=1),
+        ),
     ),
     Rule(
         name="layout-vpp-needs-interleaving",
@@ -247,7 +240,7 @@ RULES = (
         reads=("pp", "vpp"),
         breaks=_breaks_vpp_alone,
         message=_vpp_alone_message,
-        candidates=_vpp_alone_candidates,
+        candidates=(change(vpp=1),),
     ),
     Rule(
         name="layout-interleaving-needs-vpp",
@@ -286,7 +279,7 @@ RULES = (
         source="Raffel et al. 2019, arXiv:1910.10683 (cross-attention in every decoder block)",
         breaks=_breaks_encoder_decoder,
         message=_encoder_decoder_message,
-        candidates=_no_pipeline,
+        candidates=NO_PIPELINE,
     ),
     Rule(
         name="engine-torchtitan-tied-embeddings",
@@ -296,7 +289,7 @@ RULES = (
         reads=("pp",),
         breaks=_breaks_tied,
         message=_tied_message,
-        candidates=_no_pipeline,
+        candidates=NO_PIPELINE,
     ),
     Rule(
         name="layout-tied-embeddings-over-pp",
@@ -307,6 +300,6 @@ RULES = (
         source="Megatron-LM core/distributed/finalize_model_grads.py (embedding group all-reduce)",
         breaks=_breaks_tied,
         message=_tied_message,
-        candidates=_no_pipeline,
+        candidates=NO_PIPELINE,
     ),
 )

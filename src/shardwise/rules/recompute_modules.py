@@ -6,7 +6,7 @@ from shardwise.engines.table import ENGINES, engine_profile, engines_that
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
 from shardwise.plan import Plan
 from shardwise.recipe import RecomputeModule
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 from shardwise.step.recomputed_operations import num_separate_norms
 
@@ -47,11 +47,6 @@ def _idle_message(plan: Plan) -> str:
     return f"recompute_modules={modules} changes nothing with recompute={plan.recipe.recompute}"
 
 
-def _idle_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("recompute", "selective"),)
-    yield (("recompute_modules", None),)
-
-
 def _breaks_layers(plan: Plan) -> bool:
     return plan.recipe.recompute == "selective" and plan.recipe.recompute_layers is not None
 
@@ -61,11 +56,6 @@ def _layers_message(plan: Plan) -> str:
         f"recompute_layers={plan.recipe.recompute_layers}, but {plan.engine} recomputes selectively in every layer; "
         "recompute_layers counts layers that are recomputed whole"
     )
-
-
-def _layers_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("recompute_layers", None),)
-    yield (("recompute", "full"), ("recompute_modules", None))
 
 
 def _has_latent_attention(layer: LayerSpec) -> bool:
@@ -133,11 +123,6 @@ def _fp8_store_message(plan: Plan) -> str:
     return f"activation_func_fp8_input_store is for SwiGLU, and {plan.model.name} has feed-forward parts without a gate"
 
 
-def _fp8_store_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("activation_func_fp8_input_store", None),)
-    yield (("engine", MODULE_ENGINES[0]),)
-
-
 def _breaks_moments(plan: Plan) -> bool:
     recipe = plan.recipe
     if recipe.moment_dtype is None or recipe.moment_dtype == "fp32":
@@ -161,12 +146,6 @@ def _moments_message(plan: Plan) -> str:
     )
 
 
-def _moments_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("moment_dtype", None),)
-    yield (("engine", MODULE_ENGINES[0]),)
-    yield (("zero_stage", 1),)
-
-
 RULES = (
     Rule(
         name="engine-recompute-modules",
@@ -185,7 +164,7 @@ RULES = (
         source=f"{REPOSITORY} core/transformer/transformer_config.py (recompute_granularity)",
         breaks=_breaks_idle,
         message=_idle_message,
-        candidates=_idle_candidates,
+        candidates=(change(recompute="selective"), change(recompute_modules=None)),
     ),
     Rule(
         name="engine-recompute-layers",
@@ -196,7 +175,7 @@ RULES = (
         reads=("recompute", "recompute_layers"),
         breaks=_breaks_layers,
         message=_layers_message,
-        candidates=_layers_candidates,
+        candidates=(change(recompute_layers=None), change(recompute="full", recompute_modules=None)),
     ),
     Rule(
         name="recipe-recompute-modules",
@@ -216,7 +195,7 @@ RULES = (
         reads=("activation_func_fp8_input_store",),
         breaks=_breaks_fp8_store,
         message=_fp8_store_message,
-        candidates=_fp8_store_candidates,
+        candidates=(change(activation_func_fp8_input_store=None), change(engine=MODULE_ENGINES[0])),
     ),
     Rule(
         name="engine-moment-dtype",
@@ -226,6 +205,6 @@ RULES = (
         reads=("moment_dtype", "precision", "optimizer", "zero_stage"),
         breaks=_breaks_moments,
         message=_moments_message,
-        candidates=_moments_candidates,
+        candidates=(change(moment_dtype=None), change(engine=MODULE_ENGINES[0]), change(zero_stage=1)),
     ),
 )

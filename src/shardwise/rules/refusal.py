@@ -9,6 +9,15 @@ Changes: TypeAlias = tuple[tuple[str, Value], ...]
 """Field names of :class:`Layout`, :class:`Recipe` or :class:`Plan` with the value each is to take."""
 
 
+def change(**values: Value) -> Changes:
+    """The fields named, with the value each is to take.
+
+    >>> change(pp=1, vpp=1)
+    (('pp', 1), ('vpp', 1))
+    """
+    return tuple(values.items())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """One broken rule."""

@@ -39,7 +39,11 @@ class Rule:
     breaks: Callable[[Plan], bool]
     """Whether a plan breaks the rule."""
     message: Callable[[Plan], str]
-    candidates: Callable[[Plan], Iterable[Changes]]
-    """Changes that may mend the plan, nearest first. They are verified before they are shown."""
+    candidates: Callable[[Plan], Iterable[Changes]] | tuple[Changes, ...]
+    """Changes that may mend the plan, nearest first, or what finds them. They are verified before they are shown."""
     advice: str = ""
     """A second way out that no field of the plan expresses."""
+
+    def candidates_for(self, plan: Plan) -> Iterable[Changes]:
+        """The changes that may mend a plan, nearest first."""
+        return self.candidates if isinstance(self.candidates, tuple) else self.candidates(plan)

@@ -6,7 +6,7 @@ from shardwise.engines.table import ENGINES, engines_that
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.rules.degrees import divisors, nearest_first, valid_cp_degrees
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 from shardwise.step.attention_kernel import writes_scores
 
@@ -104,12 +104,6 @@ def _eager_cp_message(plan: Plan) -> str:
     return f"cp={plan.layout.cp} exchanges key-value blocks inside a fused kernel, but {written}"
 
 
-def _eager_cp_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("attention", "flash"),)
-    yield (("attention", "flash"), ("attention_kernel", None))
-    yield (("cp", 1),)
-
-
 def has_position_table(model: ModelSpec) -> bool:
     """Whether positions are learned rows of a table; not rotary, relative or absent."""
     return any(
@@ -188,7 +182,7 @@ RULES = (
         reads=("attention", "cp", "attention_kernel", "precision"),
         breaks=_breaks_eager_cp,
         message=_eager_cp_message,
-        candidates=_eager_cp_candidates,
+        candidates=(change(attention="flash"), change(attention="flash", attention_kernel=None), change(cp=1)),
     ),
     Rule(
         name="recipe-position-table",

@@ -6,7 +6,7 @@ from shardwise.cluster import Cluster
 from shardwise.plan import Plan
 from shardwise.rules.changes import filling_axis
 from shardwise.rules.degrees import divisors, nearest_first
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 
 MODEL_AXES = ("cp", "pp", "tp", "dp_replicate")
@@ -97,10 +97,6 @@ def _fast_links_message(plan: Plan) -> str:
     return f"tp={tp} all-reduces every layer over PCIe at {gigabytes:g} GB/s: {node.id} has no faster link for them"
 
 
-def _without_tp(_plan: Plan) -> Iterable[Changes]:
-    yield (("tp", 1),)
-
-
 RULES = (
     Rule(
         name="layout-world-size",
@@ -130,6 +126,6 @@ RULES = (
         source="catalogue of nodes: link bandwidth not above PCIe",
         breaks=_breaks_fast_links,
         message=_fast_links_message,
-        candidates=_without_tp,
+        candidates=(change(tp=1),),
     ),
 )

@@ -7,7 +7,7 @@ from shardwise.engines.table import ENGINES
 from shardwise.layout import ZeroStage
 from shardwise.plan import Plan
 from shardwise.rules.degrees import nearest_first
-from shardwise.rules.refusal import Changes
+from shardwise.rules.refusal import Changes, change
 from shardwise.rules.rule import Rule
 
 
@@ -50,12 +50,6 @@ def _deepspeed_pipeline_message(plan: Plan) -> str:
     )
 
 
-def _deepspeed_pipeline_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("zero_stage", 1),)
-    yield (("zero_stage", 1), ("offload", "optimizer"))
-    yield (("pp", 1), ("vpp", 1))
-
-
 def _breaks_megatron_tied(plan: Plan) -> bool:
     return plan.layout.zero_stage == 3 and plan.model.tie_word_embeddings and plan.model.has_head
 
@@ -67,8 +61,7 @@ def _megatron_tied_message(plan: Plan) -> str:
     )
 
 
-def _megatron_zero_one(_plan: Plan) -> Iterable[Changes]:
-    yield (("zero_stage", 1),)
+MEGATRON_ZERO_ONE: tuple[Changes, ...] = (change(zero_stage=1),)
 
 
 def _breaks_megatron_fsdp_pipeline(plan: Plan) -> bool:
@@ -120,7 +113,7 @@ RULES = (
         reads=("zero_stage", "pp"),
         breaks=_breaks_deepspeed_pipeline,
         message=_deepspeed_pipeline_message,
-        candidates=_deepspeed_pipeline_candidates,
+        candidates=(change(zero_stage=1), change(zero_stage=1, offload="optimizer"), change(pp=1, vpp=1)),
         advice="or engine=native, which runs FSDP2 inside pipeline stages",
     ),
     Rule(
@@ -131,7 +124,7 @@ RULES = (
         reads=("zero_stage",),
         breaks=_breaks_megatron_tied,
         message=_megatron_tied_message,
-        candidates=_megatron_zero_one,
+        candidates=MEGATRON_ZERO_ONE,
         advice="or untie the embeddings (tie_word_embeddings=false in the model config), which makes another model",
     ),
     Rule(
@@ -142,7 +135,7 @@ RULES = (
         source="Megatron-LM training/arguments.py (--use-torch-fsdp2, --use-megatron-fsdp)",
         breaks=_breaks_megatron_fsdp_pipeline,
         message=_megatron_fsdp_pipeline_message,
-        candidates=_megatron_zero_one,
+        candidates=MEGATRON_ZERO_ONE,
     ),
     Rule(
         name="engine-accelerate-replicas",

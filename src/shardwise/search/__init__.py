@@ -1,5 +1,6 @@
 """The space of layouts, the rules that thin it, the closed forms that prune it, and the ranking of what is left."""
 
+from shardwise.rules.token_batch import TokenBatch, assumed_batch, rounded_batch, suiting_tokens
 from shardwise.search.bounds import IntRange, SearchBounds, parse_counts, parse_range
 from shardwise.search.cluster_sizes import common_batch, parse_gpu_type, sizes_in, typed_cluster
 from shardwise.search.clusters import at_most, resized
@@ -18,7 +19,6 @@ from shardwise.search.records import (
 )
 from shardwise.search.search import question_of, search
 from shardwise.search.sweep import SweepResult, SweepRow, sweep, sweep_objective
-from shardwise.search.token_batch import TokenBatch, assumed_batch, rounded_batch, suiting_tokens
 from shardwise.search.what_if import Sensitivity, WhatIf, what_if
 
 __all__ = [

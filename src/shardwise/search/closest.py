@@ -15,6 +15,7 @@ from shardwise.predict import predict
 from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
 from shardwise.rules import Changes
 from shardwise.rules.changes import changes_text
+from shardwise.rules.token_batch import on_cluster
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, size_change, with_gpu, with_host_memory
 from shardwise.search.hypotheses import Hypothesis, changed, first_that_helps, free_axes, has_plan, relief_of
@@ -24,7 +25,6 @@ from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import Found
 from shardwise.search.records import ClosestPlan, Objective, Relief
 from shardwise.search.repairs import batch_repair
-from shardwise.search.token_batch import on_cluster
 from shardwise.units import GIB, format_gb, format_gib
 
 __all__ = ["FUSED_ATTENTION", "LOSS_CHUNKS", "closest_plan", "more_gpus", "what_it_lacks"]
@@ -179,7 +179,7 @@ def _bigger_gpus(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
         cluster = with_gpu(question.cluster, gpu)
         if cluster is not None:
             bigger = replace(question, cluster=cluster)
-            yield Hypothesis(change=f"gpu={gpu.id}", question=bigger, bounds=bounds, caution="other hardware")
+            yield Hypothesis(change=f"gpu={gpu.id}", question=bigger, bounds=bounds)
 
 
 def _offload_hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:

@@ -7,8 +7,8 @@ from math import lcm
 from shardwise.catalog import priced_cluster, read_cluster
 from shardwise.cluster import Cluster
 from shardwise.errors import ClusterError, ShardwiseError
+from shardwise.rules.token_batch import TokenBatch, rounded_batch
 from shardwise.search.bounds import MAX_DEGREE, IntRange
-from shardwise.search.token_batch import TokenBatch, rounded_batch
 
 __all__ = ["GpuType", "common_batch", "parse_gpu_type", "sizes_in", "typed_cluster"]
 

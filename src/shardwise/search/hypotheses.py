@@ -74,6 +74,7 @@ def relief_of(hypothesis: Hypothesis, *, objective: Objective) -> Relief | None:
         needed_bytes=memory.needed_bytes,
         step_s=prediction.time.step_s,
         caution=", ".join(filter(None, cautions)),
+        running_cost=prediction.running_cost,
     )
 
 

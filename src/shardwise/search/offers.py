@@ -14,19 +14,19 @@ from shardwise.predict import predict
 from shardwise.rules import Changes, apply_changes, find_errors
 from shardwise.rules.changes import changes_text
 from shardwise.rules.defaults import fill_again
-from shardwise.rules.degrees import divisors
+from shardwise.rules.token_batch import leaves_gaps, near_batch, nearest_sequences, on_cluster
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, with_dead_gpu, with_gpu, with_num_nodes
 from shardwise.search.narrow_states import narrow_states
 from shardwise.search.one_pass import find
 from shardwise.search.records import RankedPlan
-from shardwise.search.token_batch import NEAR_BATCH_FRACTION, on_cluster
 from shardwise.step.attention_kernel import attention_call, attention_kernel, engines_kernel
 
 __all__ = [
     "LEAST_GAIN_RATIO",
     "Offer",
-    "better_shared_batch",
+    "asked_offers",
+    "better_shared_batches",
     "free_offers",
     "rate_ratio",
     "size_offers",
@@ -53,6 +53,8 @@ class Offer:
     recommended layout does not divide what was changed."""
     is_other_batch: bool = False
     """Whether another batch is trained on the same GPUs, which is the first thing to say: the answer hangs on it."""
+    is_as_asked: bool = False
+    """Whether that batch is the one that was asked for, to the token."""
     is_borderline: bool = False
     """Whether every plan that was found for it is at the edge of the memory."""
 
@@ -72,6 +74,21 @@ def rate_ratio(plan: Plan, *, step_s: float, now: RankedPlan) -> float:
     rate = plan.tokens_per_step / step_s / plan.cluster.num_gpus
     now_rate = now.plan.tokens_per_step / now.prediction.time.step_s / now.plan.cluster.num_gpus
     return rate / now_rate
+
+
+def asked_offers(
+    question: Plan, now: RankedPlan, *, asked_tokens: float | None, limits: SearchBounds
+) -> Iterator[Offer]:
+    """The batch that comes closest to the tokens that were asked for, where the question took another that divides
+    better and it matters."""
+    if asked_tokens is None:
+        return
+    recipe, num_gpus = question.recipe, question.cluster.num_gpus
+    size = nearest_sequences(asked_tokens, seq_len=recipe.seq_len, num_gpus=num_gpus)
+    if size != question.global_batch_size:
+        for offer in _searched(question, now, (("global_batch_size", size),), limits, least_ratio=0.0):
+            if not 1 / LEAST_GAIN_RATIO < offer.gain_ratio < LEAST_GAIN_RATIO:
+                yield replace(offer, is_other_batch=True, is_as_asked=True)
 
 
 def free_offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Iterator[Offer]:
@@ -119,8 +136,8 @@ def size_offers(question: Plan, now: RankedPlan, *, limits: SearchBounds) -> Ite
     for words, cluster in _sizes(question.cluster, limits):
         changed, change = on_cluster(question, cluster), words
         is_open = "global_batch_size" in question.open_fields
-        size = None if is_open else _nearest_shared(question.global_batch_size, cluster.num_gpus)
-        if size is not None:
+        size = changed.global_batch_size if is_open else near_batch(question.global_batch_size, cluster.num_gpus)
+        if size != changed.global_batch_size:
             changed = replace(changed, recipe=replace(changed.recipe, global_batch_size=size))
             change = f"{words}, global_batch_size={size}"
         yield Offer(change=change, question=changed, rate_ratio=_on_size(changed, now))
@@ -186,10 +203,15 @@ def _predicted(changed: Plan, now: RankedPlan) -> float | None:
 
 
 def _shared_batch(question: Plan, now: RankedPlan, limits: SearchBounds) -> Iterator[Offer]:
-    """A batch within 10 % that more of the GPUs can share, where its fastest plan trains more tokens a second."""
-    size = _nearest_shared(question.global_batch_size, question.cluster.num_gpus)
-    if size is not None:
-        for offer in _searched(question, now, (("global_batch_size", size),), limits):
+    """A batch within 10 % that divides better, where its fastest plan trains more tokens a second.
+
+    More of the GPUs share it, or more micro-batches divide the sequences of a rank, where few did.
+    """
+    size, num_gpus = question.global_batch_size, question.cluster.num_gpus
+    near = near_batch(size, num_gpus)
+    has_gaps = leaves_gaps(size // now.plan.layout.data_parallel_size)
+    if near != size and (has_gaps or gcd(near, num_gpus) > gcd(size, num_gpus)):
+        for offer in _searched(question, now, (("global_batch_size", near),), limits):
             yield replace(offer, is_other_batch=True)
 
 
@@ -203,8 +225,15 @@ def _states_on_the_device(question: Plan, now: RankedPlan, limits: SearchBounds)
     return sorted(offers, key=lambda offer: (offer.is_borderline, -offer.gain_ratio))[:1]
 
 
-def _searched(question: Plan, now: RankedPlan, changes: Changes, limits: SearchBounds) -> Iterator[Offer]:
-    """A changed question whose fastest plan trains more tokens a second, found with few predictions."""
+def _searched(
+    question: Plan,
+    now: RankedPlan,
+    changes: Changes,
+    limits: SearchBounds,
+    *,
+    least_ratio: float = LEAST_GAIN_RATIO,
+) -> Iterator[Offer]:
+    """A changed question whose fastest plan trains so many times the tokens a second, found with few predictions."""
     changed = apply_changes(question, changes)
     few = replace(limits, max_predictions=FEW_PREDICTIONS)
     try:
@@ -214,35 +243,27 @@ def _searched(question: Plan, now: RankedPlan, changes: Changes, limits: SearchB
     safe = [found for found in fitting if not found.prediction.memory.is_borderline]
     ratios = [rate_ratio(found.plan, step_s=found.priced_s, now=now) for found in safe or fitting]
     best = (1 + now.price_fraction) * max(ratios, default=0.0)
-    if best >= LEAST_GAIN_RATIO:
+    if ratios and best >= least_ratio:
         yield Offer(change=changes_text(changes), question=changed, rate_ratio=best, is_borderline=not safe)
 
 
-def better_shared_batch(plan: Plan) -> int | None:
-    """The nearest batch that more GPUs can share, where the plan's own is what keeps data-parallel ranks few.
+def better_shared_batches(plan: Plan) -> tuple[int, ...]:
+    """The batches that more GPUs can share, where the plan's own is what keeps data-parallel ranks few.
 
-    It is not where tensor parallelism leaves no more of them, or where the plan has fewer than the batch allows.
+    One within 10 %, or else those next to it that all GPUs share. It is not the batch where tensor parallelism leaves
+    no more ranks, or where the plan has fewer than the batch allows. It is where 24 GPUs get 32 sequences: pipelines or
+    context parallelism has to take the factor of 3, as tensor parallelism inside a server cannot.
     """
-    num_gpus = plan.cluster.num_gpus
-    sharing = gcd(plan.global_batch_size, num_gpus)
-    if sharing >= plan.layout.world_size // plan.layout.tp or sharing > plan.layout.data_parallel_size:
-        return None
-    return _nearest_shared(plan.global_batch_size, num_gpus)
-
-
-def _nearest_shared(size: int, num_gpus: int) -> int | None:
-    """The nearest batch that the largest possible divisor of the GPUs divides; ``None`` where none divides it better.
-
-    >>> _nearest_shared(255, 32), _nearest_shared(256, 32), _nearest_shared(100, 16)
-    (256, None, 96)
-    """
-    for divisor in reversed(divisors(num_gpus)):
-        if divisor <= gcd(size, num_gpus):
-            return None
-        nearest = max(1, round(size / divisor)) * divisor
-        if abs(nearest - size) <= NEAR_BATCH_FRACTION * size:
-            return nearest
-    return None
+    layout, size, num_gpus = plan.layout, plan.global_batch_size, plan.cluster.num_gpus
+    sharing = gcd(size, num_gpus)
+    is_few_anyway = sharing >= layout.world_size // layout.tp or sharing > layout.data_parallel_size
+    if is_few_anyway and plan.cluster.node.gpus_per_node % (num_gpus // sharing) == 0:
+        return ()
+    near = near_batch(size, num_gpus)
+    if gcd(near, num_gpus) > sharing:
+        return (near,)
+    below = size // num_gpus * num_gpus
+    return (below, below + num_gpus) if below else ()
 
 
 def _sizes(cluster: Cluster, limits: SearchBounds) -> Iterator[tuple[str, Cluster]]:

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
-from shardwise.prediction import Prediction
+from shardwise.prediction import Prediction, RunningCost
 from shardwise.rules import Changes
 from shardwise.search.bounds import SearchBounds
 from shardwise.units import Bytes, Dollars, Seconds
@@ -113,6 +113,8 @@ class Relief:
     """Memory the plan needs on its fullest device; a search compares this figure with the capacity."""
     step_s: Seconds
     caution: str = ""
+    running_cost: RunningCost | None = None
+    """Dollars of an hour and of 1B tokens; ``None`` where no price is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,5 +178,8 @@ class SearchResult:
     assumptions: tuple[str, ...] = ()
     question: Plan | None = None
     """The question with its batch, whose open fields are those that nobody gave; a search fills in its layout."""
+    asked_tokens: float | None = None
+    """Tokens of a step that were asked for, to which the batch of the question is near; ``None`` where it was given in
+    sequences or not at all."""
     notes: tuple[str, ...] = ()
     """Sentences about ties, the simplest choice and what was left out."""

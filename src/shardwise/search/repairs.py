@@ -7,11 +7,11 @@ from math import prod
 
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
+from shardwise.rules.token_batch import NEAR_BATCH_FRACTION
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import at_most
 from shardwise.search.hypotheses import Hypothesis, first_that_helps, free_axes, mended_rules
 from shardwise.search.records import Objective, Rejection, Relief
-from shardwise.search.token_batch import NEAR_BATCH_FRACTION
 
 __all__ = ["batch_repair", "repairs"]
 

@@ -13,6 +13,7 @@ from shardwise.plan import Plan
 from shardwise.predict.offload_time import host_copy_sentence
 from shardwise.recipe import Recipe
 from shardwise.rules import RANGE_RULES, find_errors, find_refusals
+from shardwise.rules.token_batch import assumed_batch
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.closest import closest_plan
 from shardwise.search.clusters import at_most, with_num_nodes
@@ -24,7 +25,6 @@ from shardwise.search.shown import with_all_stages
 from shardwise.search.simplicity import host_moves, moved_words
 from shardwise.search.space import Space
 from shardwise.search.targets import meeting, missed_targets, require_countable
-from shardwise.search.token_batch import assumed_batch
 from shardwise.units import format_gib, format_percent
 
 __all__ = ["question_of", "search"]

@@ -13,6 +13,7 @@ from shardwise.layout import ZeroStage
 from shardwise.plan import Plan
 from shardwise.recipe import Offload
 from shardwise.rules.degrees import divisors
+from shardwise.rules.token_batch import MAX_MICRO_BATCH_SIZE
 from shardwise.rules.world import leaves_fast_domain
 from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS, SCHEDULES, Schedule
 from shardwise.search.bounds import IntRange, SearchBounds
@@ -32,7 +33,6 @@ from shardwise.step.native_engine import is_native_engine
 
 __all__ = ["AXES", "DEGREES", "STATE_AXES", "AxisOptions", "Space"]
 
-MAX_MICRO_BATCH_SIZE = 64
 MAX_VPP = 12
 KEEP, SELECTIVE = RECOMPUTES.index("none"), RECOMPUTES.index("selective")
 STAYS = 1 << OFFLOADS.index("none")

@@ -10,6 +10,7 @@ from shardwise.plan import Plan
 from shardwise.predict.cost import TOKENS_FIX
 from shardwise.prediction import CostPrediction, Prediction
 from shardwise.rules.changes import changes_text
+from shardwise.rules.token_batch import on_cluster
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, size_change, with_gpu
 from shardwise.search.evaluation import Evaluated
@@ -17,7 +18,6 @@ from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import find
 from shardwise.search.records import MissedTargets, TargetChange
 from shardwise.search.shown import of_all_stages
-from shardwise.search.token_batch import on_cluster
 from shardwise.units import format_count, format_days, format_usd
 
 __all__ = [

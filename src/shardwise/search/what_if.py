@@ -14,7 +14,15 @@ from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import OFFLOADS
 from shardwise.search.clusters import at_most
 from shardwise.search.evaluation import safely_fitting
-from shardwise.search.offers import LEAST_GAIN_RATIO, Offer, free_offers, rate_ratio, size_offers, type_offers
+from shardwise.search.offers import (
+    LEAST_GAIN_RATIO,
+    Offer,
+    asked_offers,
+    free_offers,
+    rate_ratio,
+    size_offers,
+    type_offers,
+)
 from shardwise.search.one_pass import find
 from shardwise.search.ranking import rank
 from shardwise.search.reasons import COMPONENT_WORDS
@@ -64,8 +72,10 @@ class WhatIf:
     """GPUs over those of the recommended plan."""
     is_for_sale: bool = True
     """Whether the changed question can be asked: nobody sells a GPU with a little more memory."""
+    is_as_asked: bool = False
+    """Whether this is the batch that was asked for, to the token, where the question took one that divides better."""
     running_cost: RunningCost | None = None
-    """Dollars on GPUs of another type; ``None`` on the same type, or where no price is known."""
+    """Dollars on GPUs of another type, or on more of them; ``None`` on the same, or where no price is known."""
 
     @property
     def has_fewer_gpus(self) -> bool:
@@ -129,7 +139,11 @@ def _chosen(result: SearchResult, question: Plan, limits: SearchBounds) -> Seque
     now, is_large = result.plans[0], result.space.layouts_considered > MANY_LAYOUTS
     if result.question is None or result.objective not in ("step_time", "cost"):
         return ()
-    gains = [*free_offers(question, now, limits=limits), *(() if is_large else type_offers(question, now))]
+    gains = [
+        *asked_offers(question, now, asked_tokens=result.asked_tokens, limits=limits),
+        *free_offers(question, now, limits=limits),
+        *(() if is_large else type_offers(question, now)),
+    ]
     sizes = () if is_large else tuple(size_offers(question, now, limits=limits))
     num_gpus = question.cluster.num_gpus
     gains += [size for size in sizes if size.gain_ratio >= LEAST_GAIN_RATIO and size.num_gpus >= num_gpus]
@@ -161,11 +175,13 @@ def _answered(offers: Sequence[Offer], result: SearchResult, limits: SearchBound
         except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
             continue
         for best in rank(meeting(fitting, bounds), objective=result.objective, limit=1):
-            yield offer, _changed(offer.change, best.plan, best.prediction, now)
+            found = _changed(offer.change, best.plan, best.prediction, now)
+            yield offer, replace(found, is_as_asked=offer.is_as_asked)
 
 
 def _changed(change: str, plan: Plan, prediction: Prediction, now: RankedPlan) -> WhatIf:
-    step_s, is_other_type = prediction.time.step_s, plan.cluster.gpu.id != now.plan.cluster.gpu.id
+    step_s, cluster, asked = prediction.time.step_s, plan.cluster, now.plan.cluster
+    is_other = cluster.gpu.id != asked.gpu.id or cluster.num_gpus > asked.num_gpus
     return WhatIf(
         change=change,
         plan=plan,
@@ -173,7 +189,7 @@ def _changed(change: str, plan: Plan, prediction: Prediction, now: RankedPlan) -
         step_ratio=step_s / now.prediction.time.step_s,
         rate_ratio=rate_ratio(plan, step_s=step_s, now=now),
         gpus_ratio=plan.cluster.num_gpus / now.plan.cluster.num_gpus,
-        running_cost=prediction.running_cost if is_other_type else None,
+        running_cost=prediction.running_cost if is_other else None,
     )
 
 

@@ -16,13 +16,27 @@ FUSED_SOFTMAX_BYTES_PER_SCORE = (10.2, 18.5)
 """Memory traffic per score with one kernel for scale, mask and softmax (Megatron), at the rate of a copy: two products
 take as long as 2.2 bytes each with heads of 64 to 128, softmax as 5.9; backward has four products and a softmax of 10.1
 (``2026-11-28-h100-alignment.csv``). The sizes alone would be 8 and 14."""
+PRODUCT_BYTES_PER_SCORE = 2.2
+WRITTEN_OUT_PRODUCTS = (2, 4)
+"""Products of written-out attention, forward and backward, each of which these bytes a score stand for where rows of
+heads and scores start on 16 bytes. Where they do not, products have a rate of their own."""
 DROPOUT_BYTES_PER_SCORE = (5.1, 4.3)
 """Memory traffic of dropout per score: read and written once, with a byte of mask (same file)."""
+ALIGNED_BYTES = 16
 FLASH_DROPOUT_RATIOS = (1.22, 1.13)
 """Time of fused attention with dropout over that without: 1.18 to 1.32 forward and 1.10 to 1.16 backward with heads of
 64 and 128 and 2,048 and 8,192 tokens (same file)."""
 FLASH_KERNELS = (2, 3)
 """Kernels of fused attention: forward with the copy into its layout, backward with its preparation."""
+PACKED_COPIES = (3, 3)
+"""Copies of one tensor of heads, forward and backward, that pack queries, keys and values for FlashAttention-1: each is
+joined with the others, and each gradient with the others again (EleutherAI/gpt-neox@8dc25da, 2023-01,
+``megatron/model/transformer.py`` and ``flash_attention.py``)."""
+TURNED_COPIES = (4, 1)
+"""Copies that several sequences need besides: the stream has the sequence as its first dim and the kernel has the
+batch, so all three are turned and the output is turned back, and so is its gradient."""
+COPY_BYTES = 4
+"""A 16-bit element is read and written."""
 FUSED_SOFTMAX_KERNELS = (6, 8)
 EAGER_KERNELS = (12, 13)
 """Kernels of eager attention: 10 more than flash in forward and in backward were counted on H100
@@ -67,21 +81,27 @@ def attention_operations(name: str, spec: AttentionSpec, context: OperationConte
 
     flash_ratios = FLASH_DROPOUT_RATIOS if context.attention_dropout else (1.0, 1.0)
 
+    widths = (spec.head_dim, spec.v_head_dim, context.seq_len)
+    is_unaligned = context.is_eager_attention and any(width * element % ALIGNED_BYTES for width in widths)
+
     def core(phase: OperationPhase, flop: Flop, num_bytes: float, num_kernels: int) -> Operation:
         flash_ratio = flash_ratios[phase == "backward"]
+        products = WRITTEN_OUT_PRODUCTS[phase == "backward"] if is_unaligned else 0
+        per_score = (spec.head_dim + spec.v_head_dim) * 2 / element
         return Operation(
             name=f"{name}.core" if phase == "forward" else f"{name}.core.backward",
             kind="attention",
             phase=phase,
             count=1,
             flop=flop,
-            num_bytes=round(num_bytes),
+            num_bytes=round(num_bytes - products * PRODUCT_BYTES_PER_SCORE * scores),
             dtype=context.core_dtype,
             m=min(context.seq_len // context.layout.cp, context.document_len),
             n=min(context.document_len, spec.sliding_window or context.document_len),
             k=spec.head_dim,
             num_kernels=num_kernels,
             slowdown_ratio=1.0 if context.is_eager_attention else flash_ratio,
+            unaligned_flop=products * per_score * scores,
         )
 
     if context.is_eager_attention:
@@ -93,5 +113,11 @@ def attention_operations(name: str, spec: AttentionSpec, context: OperationConte
         yield core("forward", forward, scores * (forward_bytes + forward_dropout), forward_kernels)
         yield core("backward", 2 * forward, scores * (backward_bytes + backward_dropout), backward_kernels)
     else:
+        if context.packs_heads:
+            elements = tokens * heads * spec.head_dim
+            turned = TURNED_COPIES if context.sequences > 1 else (0, 0)
+            ahead, back = PACKED_COPIES[0] + turned[0], PACKED_COPIES[1] + turned[1]
+            sizes = COPY_BYTES * elements * ahead, COPY_BYTES * elements * back
+            yield from context.memory_operations(f"{name}.packing", sizes, (1 + turned[0], 1 + turned[1]))
         yield core("forward", forward, streamed, FLASH_KERNELS[0])
         yield core("backward", ATTENTION_BACKWARD_RATIO * forward, 2.5 * streamed, FLASH_KERNELS[1])

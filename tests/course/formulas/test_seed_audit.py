@@ -55,7 +55,7 @@ class TestScalingLessonTheProblem:
 
     def test_2_gb_per_sample_16_for_eight_and_twelve_blow_up(self):
         layer = seed.activation_bytes_per_layer(seq_len=2048, micro_batch_size=1, hidden_size=4096)
-        sample = scaling.activation_bytes(bytes_per_layer=layer, num_hidden_layers=32)
+        sample = 32 * layer
         assert sample == 2 * GIB
         assert sample / GB == pytest.approx(2.15, abs=0.005)
         assert 8 * sample == 16 * GIB
@@ -136,14 +136,12 @@ class TestScalingLessonMemoryTable:
 
 class TestScalingLessonStrategies:
     def test_64_gpus_with_16_samples_make_1024(self):
-        assert scaling.effective_batch_size(per_gpu_batch_size=16, num_gpus=64) == 1024
+        assert 64 * 16 == 1024
         assert 1024 // 4 == 256
 
     def test_llama_3_steps_are_16_million_tokens(self):
         """arXiv:2407.21783 table 4: 2,048 sequences of 8,192 tokens in the late run."""
-        assert scaling.effective_batch_size(per_gpu_batch_size=16, num_gpus=128) * 8192 / 1e6 == pytest.approx(
-            16.8, abs=0.1
-        )
+        assert pytest.approx(16.8, abs=0.1) == 2048 * 8192 / 1e6
 
     def test_a_square_matrix_over_four_ranks(self):
         assert (8192, 8192 // 4) == (8192, 2048)
@@ -159,11 +157,10 @@ class TestScalingLessonStrategies:
         assert both_ways / 2 / one_way_network == 9
 
     def test_naive_pipelining_keeps_one_in_n_busy(self):
-        assert scaling.naive_pipeline_utilisation(num_stages=4) == 0.25
-        assert 1 - scaling.naive_pipeline_utilisation(num_stages=4) == 0.75
+        assert pipeline_bubbles.idle_fraction(pp=4, num_microbatches=1) == 1 - 1 / 4 == 0.75
 
     def test_three_sixteenths_of_the_ideal_time(self):
-        assert scaling.text_bubble(num_stages=4, num_microbatches=16) == 0.1875
+        assert (4 - 1) / 16 == 0.1875
         assert pipeline_bubbles.bubble_over_ideal(pp=4, num_microbatches=16) == 0.1875
 
     def test_70b_fully_sharded_over_eight_is_105_gb(self):
@@ -257,9 +254,7 @@ class TestScalingLessonPrecisionAnd3d:
 
 class TestScalingLessonPrograms:
     def test_a_ring_moves_24_5_gb_for_7b_on_eight_and_takes_14_steps(self):
-        moved = scaling.ring_all_reduce_bytes(gradient_bytes=14e9, num_gpus=8)
-        assert moved == 24.5 * GB
-        assert moved == collective_volume.all_reduce_bytes(payload_bytes=14e9, group_size=8)
+        assert collective_volume.all_reduce_bytes(payload_bytes=14e9, group_size=8) == 24.5 * GB
         assert collective_volume.ring_all_reduce_steps(group_size=8) == 14
 
     @pytest.mark.parametrize(
@@ -333,8 +328,7 @@ class TestScalingLessonPrograms:
 
 class TestScalingLessonExercises:
     def test_full_checkpointing_costs_a_third_more(self):
-        assert scaling.full_recompute_extra_fraction() == pytest.approx(0.333, abs=0.0005)
-        assert flop_counts.recompute_flop_ratio() - 1 == pytest.approx(scaling.full_recompute_extra_fraction())
+        assert flop_counts.recompute_flop_ratio() - 1 == pytest.approx(0.333, abs=0.0005)
 
     def test_1f1b_and_gpipe_have_one_bubble_but_not_one_peak(self):
         assert pipeline_bubbles.idle_fraction(pp=4, num_microbatches=8) == pytest.approx(0.273, abs=0.0005)

@@ -44,7 +44,7 @@ SENDS = (
 )
 TABLE = LessonTable(
     title="What each rank holds",
-    columns=(Column(name="rank"), Column(name="bytes", unit="bytes"), Column(name="share", unit="fraction")),
+    head="rank | bytes: bytes | share: fraction",
     rows=(("0", 1536, 0.1875), ("1", None, 1.5)),
     note="after the step",
 )

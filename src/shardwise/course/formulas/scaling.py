@@ -9,7 +9,6 @@ from math import ceil
 
 from shardwise.formulas.seed import GPU_BYTES, HALF_BYTES, gradient_bytes, optimizer_bytes, weight_bytes
 from shardwise.optimizers import SeedOptimizer
-from shardwise.units import Bytes
 
 OPENING_ADAM_BYTES_PER_PARAM = 4
 """The lesson's first paragraph counts both moments in 16 bits."""
@@ -88,18 +87,6 @@ def opening_state_bytes(*, num_params: float) -> float:
     )
 
 
-def activation_bytes(*, bytes_per_layer: int, num_hidden_layers: int) -> Bytes:
-    """Activations of all layers.
-
-    Source: scaling lesson, step 4 "Memory calculator".
-    Assumes: equal layers, no recomputation, no logits.
-
-    >>> activation_bytes(bytes_per_layer=67_108_864, num_hidden_layers=32)
-    2147483648
-    """
-    return bytes_per_layer * num_hidden_layers
-
-
 def min_gpus(*, total_bytes: float, gpu_bytes: float = GPU_BYTES) -> int:
     """Fewest GPUs whose memory adds up to the total.
 
@@ -132,30 +119,6 @@ def mixed_precision_comparison(*, num_params: float) -> SeedPrecisionComparison:
     )
 
 
-def naive_pipeline_utilisation(*, num_stages: int) -> float:
-    """Busy share of a pipeline that runs one batch at a time.
-
-    Source: scaling lesson, "Pipeline parallelism": "GPU utilization is only 1/N".
-    Assumes: equal stages, one micro-batch.
-
-    >>> naive_pipeline_utilisation(num_stages=4)
-    0.25
-    """
-    return 1 / num_stages
-
-
-def text_bubble(*, num_stages: int, num_microbatches: int) -> float:
-    """The bubble as the lesson's prose counts it: relative to the ideal time, although it says "idle time".
-
-    Source: scaling lesson, "Pipeline parallelism": ``(N - 1) / M`` = 18.75 % for N = 4, M = 16.
-    Assumes: equal stages. The idle share of the same pipeline is 15.8 %, which the lesson's program prints.
-
-    >>> text_bubble(num_stages=4, num_microbatches=16)
-    0.1875
-    """
-    return (num_stages - 1) / num_microbatches
-
-
 def simulated_pipeline(*, num_layers: int, num_stages: int, num_microbatches: int) -> SeedPipeline:
     """Total time and idle share as the lesson's simulation of a GPipe pipeline prints them.
 
@@ -172,30 +135,6 @@ def simulated_pipeline(*, num_layers: int, num_stages: int, num_microbatches: in
     return SeedPipeline(total_time=total_time, idle_fraction=1 - busy_time / total_time)
 
 
-def effective_batch_size(*, per_gpu_batch_size: int, num_gpus: int) -> int:
-    """Samples per optimizer step of data parallelism.
-
-    Source: scaling lesson, "Data parallelism": 64 GPUs with 16 each make 1,024.
-    Assumes: no gradient accumulation.
-
-    >>> effective_batch_size(per_gpu_batch_size=16, num_gpus=64)
-    1024
-    """
-    return per_gpu_batch_size * num_gpus
-
-
-def ring_all_reduce_bytes(*, gradient_bytes: float, num_gpus: int) -> float:
-    """Bytes one GPU sends in a ring all-reduce: ``2 S (N - 1) / N``.
-
-    Source: scaling lesson, step 1. The volume is right; its "after N - 1 steps" is not, a ring takes 2 (N - 1).
-    Assumes: a ring with equal pieces.
-
-    >>> ring_all_reduce_bytes(gradient_bytes=14e9, num_gpus=8) / 1e9
-    24.5
-    """
-    return 2 * gradient_bytes * (num_gpus - 1) / num_gpus
-
-
 def offloaded_gpu_bytes(*, num_params: float, num_gpus: int, offloads_gradients: bool = False) -> float:
     """Model states left on one GPU when the optimizer lives in host memory and the rest is divided.
 
@@ -209,15 +148,3 @@ def offloaded_gpu_bytes(*, num_params: float, num_gpus: int, offloads_gradients:
     if not offloads_gradients:
         kept += gradient_bytes(num_params=num_params)
     return kept / num_gpus
-
-
-def full_recompute_extra_fraction() -> float:
-    """Extra computation of full activation checkpointing: one forward of three.
-
-    Source: scaling lesson, exercise 1 ("roughly 33% more compute").
-    Assumes: a backward costs two forwards and everything is recomputed.
-
-    >>> round(full_recompute_extra_fraction(), 3)
-    0.333
-    """
-    return 1 / 3

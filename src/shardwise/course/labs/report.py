@@ -8,7 +8,7 @@ from shardwise.course.labs.quantities import family, predicted_family
 from shardwise.course.labs.settings import DEFAULT_STEPS, LabSetting
 from shardwise.course.labs.steadiness import UNSTEADY_RATIO, unsteady_ratio
 from shardwise.course.labs.trial import Lab, Outcome, Quantity
-from shardwise.course.lesson import Bar, BarGroup, BarPicture, Column, Lesson, LessonTable, Setting
+from shardwise.course.lesson import Bar, BarGroup, BarPicture, Lesson, LessonTable, Setting
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_recv")
 
@@ -60,15 +60,12 @@ def _settings(outcomes: Sequence[Outcome], setting: LabSetting) -> Iterator[Sett
 
 
 def _table(lab: Lab, outcomes: Sequence[Outcome]) -> LessonTable:
-    columns = [Column(name="run")]
-    for quantity in lab.quantities:
-        columns += [Column(name=f"{quantity.name}, predicted", unit=quantity.unit)]
-        columns += [Column(name="measured", unit=quantity.unit)]
+    pairs = (f"{quantity.name}, predicted: {quantity.unit} | measured: {quantity.unit}" for quantity in lab.quantities)
     rows = tuple((found.trial.name, *_cells(lab.quantities, found)) for found in outcomes)
     meanings = "; ".join(
         f"{quantity.name}: {quantity.title[:1].lower()}{quantity.title[1:]}" for quantity in lab.quantities
     )
-    return LessonTable(title="Predicted beside measured", columns=tuple(columns), rows=rows, note=meanings)
+    return LessonTable(title="Predicted beside measured", head=" | ".join(("run", *pairs)), rows=rows, note=meanings)
 
 
 def _cells(quantities: Sequence[Quantity], outcome: Outcome) -> Iterator[Cell]:
@@ -78,14 +75,9 @@ def _cells(quantities: Sequence[Quantity], outcome: Outcome) -> Iterator[Cell]:
 
 
 def _families(outcome: Outcome) -> LessonTable:
-    columns = (
-        Column(name="collective"),
-        Column(name="calls, predicted", unit="count"),
-        Column(name="measured", unit="count"),
-        Column(name="work, predicted", unit="s"),
-        Column(name="measured", unit="s"),
-        Column(name="exposed, predicted", unit="s"),
-        Column(name="measured", unit="s"),
+    head = (
+        "collective | calls, predicted: count | measured: count | work, predicted: s | measured: s | "
+        "exposed, predicted: s | measured: s"
     )
     rows = tuple(
         (
@@ -99,7 +91,7 @@ def _families(outcome: Outcome) -> LessonTable:
         for kind in KINDS
         if predicted_family(outcome, kind, "count") or family(outcome, kind, "num_calls")
     )
-    return LessonTable(title=f"Collectives of one step of a rank: {outcome.trial.name}", columns=columns, rows=rows)
+    return LessonTable(title=f"Collectives of one step of a rank: {outcome.trial.name}", head=head, rows=rows)
 
 
 def _picture(quantity: Quantity, outcomes: Sequence[Outcome]) -> BarPicture:

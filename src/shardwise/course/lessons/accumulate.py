@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from shardwise.claims import Cell, Claim
-from shardwise.course.lesson import Check, Column, Lesson, LessonTable, Setting
+from shardwise.course.lesson import Check, Lesson, LessonTable, Setting
 from shardwise.course.lessons.data import mean_gradient
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import TinyRun, batch_of, exchange_picture, tiny_plan, tiny_run, walk
@@ -97,14 +97,7 @@ def _ways_table(ways: tuple[Way, ...], runs: dict[str, TinyRun]) -> LessonTable:
         rows.append((way.name, gathers, reductions, sent, sent / least, rank.held.peak["gradients"]))
     return LessonTable(
         title="What rank 0 communicates and keeps",
-        columns=(
-            Column(name="way"),
-            Column(name="gathers", unit="count"),
-            Column(name="reductions", unit="count"),
-            Column(name="sent", unit="bytes"),
-            Column(name="over DDP once", unit="ratio"),
-            Column(name="gradients kept", unit="bytes"),
-        ),
+        head=("way | gathers: count | reductions: count | sent: bytes | over DDP once: ratio | gradients kept: bytes"),
         rows=tuple(rows),
     )
 
@@ -136,12 +129,7 @@ def _means_of_means(plan: Plan, micro_batches: int, seed: int) -> tuple[LessonTa
     ]
     return LessonTable(
         title="One rank's micro-batches, with different numbers of tokens that count",
-        columns=(
-            Column(name="what"),
-            Column(name="tokens", unit="count"),
-            Column(name="loss", unit="number"),
-            Column(name="error of the gradient", unit="number"),
-        ),
+        head="what | tokens: count | loss: number | error of the gradient: number",
         rows=tuple(rows),
     ), alike
 

@@ -5,7 +5,7 @@ from math import isqrt
 
 from shardwise.claims import Claim
 from shardwise.course.checkpointing import CheckpointRun, best_interval, run_checkpointed
-from shardwise.course.formulas import activations, flop_counts, scaling
+from shardwise.course.formulas import activations, flop_counts
 from shardwise.course.lesson import (
     Check,
     Column,
@@ -29,6 +29,8 @@ OPTIONS = ("num_hidden_layers", "hidden_size", "seq_len", "micro_batch_size", "n
 MOST_LAYERS = 256
 MODEL, CLUSTER = "llama-3.1-8b", "8xh100-sxm"
 WEEK_REDUCTION_RATIO, WEEK_EXTRA_FRACTION = 3.0, 0.30
+FULL_EXTRA_FRACTION = 1 / 3
+"""One forward more, beside a forward and a backward that costs two."""
 DRAWN = (0, 1)
 ROUNDING = 1e-12
 
@@ -110,13 +112,9 @@ def _interval_table(runs: dict[int, CheckpointRun], shape: _Shape) -> LessonTabl
     whole = runs[0].peak_bytes
     return LessonTable(
         title="Keep the input of every k-th layer",
-        columns=(
-            Column(name="k"),
-            Column(name="peak", unit="decimal_bytes"),
-            Column(name="of keeping all", unit="fraction"),
-            Column(name="run twice", unit="count"),
-            Column(name="extra compute", unit="fraction"),
-            Column(name="thin layers", unit="count"),
+        head=(
+            "k | peak: decimal_bytes | of keeping all: fraction | run twice: count | extra compute: fraction | "
+            "thin layers: count"
         ),
         rows=tuple(
             (
@@ -155,16 +153,13 @@ def _kind_table(shape: _Shape) -> LessonTable:
         ("four tensors, as the scaling lesson counts", shape.seed_bytes, 0.0),
         ("attention scores kept (eager)", shape.eager_bytes, 0.0),
         ("selective: scores recomputed", shape.flash_bytes, score_fraction),
-        ("full: only the input", shape.input_bytes, scaling.full_recompute_extra_fraction()),
+        ("full: only the input", shape.input_bytes, FULL_EXTRA_FRACTION),
     )
     return LessonTable(
         title="What one layer keeps",
-        columns=(
-            Column(name="choice"),
-            Column(name="a layer", unit="decimal_bytes"),
-            Column(name="all layers", unit="decimal_bytes"),
-            Column(name="less than eager", unit="ratio"),
-            Column(name="extra compute", unit="fraction"),
+        head=(
+            "choice | a layer: decimal_bytes | all layers: decimal_bytes | less than eager: ratio | "
+            "extra compute: fraction"
         ),
         rows=tuple(
             (name, num_bytes, num_bytes * shape.num_layers, shape.eager_bytes / num_bytes, extra)
@@ -207,13 +202,7 @@ def _prediction_table(request: LessonRequest) -> LessonTable:
         )
     return LessonTable(
         title=f"Predicted: {plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name}, fully sharded",
-        columns=(
-            Column(name="recompute"),
-            Column(name="activations", unit="bytes"),
-            Column(name="needed a GPU", unit="bytes"),
-            Column(name="fits"),
-            Column(name="step", unit="s"),
-        ),
+        head="recompute | activations: bytes | needed a GPU: bytes | fits | step: s",
         rows=tuple(rows),
         note=f"{plan.recipe.seq_len:,} tokens, {plan.recipe.micro_batch_size} sequences at once",
     )
@@ -267,7 +256,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             says="full checkpointing costs roughly 33% more compute",
             source="scaling lesson, exercise 1",
-            said=scaling.full_recompute_extra_fraction(),
+            said=FULL_EXTRA_FRACTION,
             computed=full.extra_compute_fraction,
             unit="fraction",
             verdict="right",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.claims import Claim
-from shardwise.course.lesson import Check, Column, Lesson, LessonTable, Setting
+from shardwise.course.lesson import Check, Lesson, LessonTable, Setting
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import (
     EXACT,
@@ -114,13 +114,9 @@ def _ways_table(runs: dict[str, TinyRun]) -> LessonTable:
         rows.append((name, kinds, len(inside), sent["forward"], sent["backward"], run.checks[0].difference))
     return LessonTable(
         title="Three ways of attending to the keys of other ranks",
-        columns=(
-            Column(name="way"),
-            Column(name="collectives"),
-            Column(name="calls", unit="count"),
-            Column(name="sent forward", unit="bytes"),
-            Column(name="sent backward", unit="bytes"),
-            Column(name="error of the gradient", unit="number"),
+        head=(
+            "way | collectives | calls: count | sent forward: bytes | sent backward: bytes | "
+            "error of the gradient: number"
         ),
         rows=tuple(rows),
     )
@@ -141,13 +137,7 @@ def _balance_table(num_ranks: int, seq_len: int) -> LessonTable:
         rows.append((str(member), *cells[0], *cells[1]))
     return LessonTable(
         title="Which tokens each rank has, and its share of the scores over the mean",
-        columns=(
-            Column(name="rank"),
-            Column(name="contiguous"),
-            Column(name="work", unit="ratio"),
-            Column(name="zig-zag"),
-            Column(name="work", unit="ratio"),
-        ),
+        head="rank | contiguous | work: ratio | zig-zag | work: ratio",
         rows=tuple(rows),
     )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwise.claims import Claim
-from shardwise.course.lesson import Check, Column, Lesson, LessonTable, Setting
+from shardwise.course.lesson import Check, Lesson, LessonTable, Setting
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import (
     EXACT,
@@ -97,13 +97,7 @@ def _uneven(plan: Plan, sequences: int, seed: int) -> tuple[LessonTable, tuple[C
     )
     table = LessonTable(
         title="An uneven batch",
-        columns=(
-            Column(name="rank"),
-            Column(name="sequences", unit="count"),
-            Column(name="tokens that count", unit="count"),
-            Column(name="mean loss", unit="number"),
-            Column(name="error of the gradient", unit="number"),
-        ),
+        head=("rank | sequences: count | tokens that count: count | mean loss: number | error of the gradient: number"),
         rows=(*rows, *summary),
         note="errors are relative to the largest gradient, of the worst weight",
     )
@@ -152,12 +146,9 @@ def _demo_table() -> LessonTable:
         rows.append((ranks, loss, norm, error, relative_error(weighted, whole)))
     return LessonTable(
         title="The scaling lesson's demo: 64 samples, a 32 x 16 matrix",
-        columns=(
-            Column(name="ranks", unit="count"),
-            Column(name="loss", unit="number"),
-            Column(name="gradient norm", unit="number"),
-            Column(name="error, ranks alike", unit="fraction"),
-            Column(name="error, weighted", unit="number"),
+        head=(
+            "ranks: count | loss: number | gradient norm: number | error, ranks alike: fraction | "
+            "error, weighted: number"
         ),
         rows=tuple(rows),
         note="1, 2, 4 and 8 divide 64; 3 and 24 do not",

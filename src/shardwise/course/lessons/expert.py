@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwise.claims import Claim
-from shardwise.course.lesson import Check, Column, Lesson, LessonTable, Setting
+from shardwise.course.lesson import Check, Lesson, LessonTable, Setting
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import (
     EXACT,
@@ -83,12 +83,9 @@ def _received_table(run: TinyRun) -> LessonTable:
         rows.append((str(rank.number), dispatched, answered, answered / dispatched, kept))
     return LessonTable(
         title="Copies of tokens, all layers of one forward",
-        columns=(
-            Column(name="rank"),
-            Column(name="sent to experts", unit="bytes"),
-            Column(name="answered by its experts", unit="bytes"),
-            Column(name="over the mean", unit="ratio"),
-            Column(name="activations kept", unit="bytes"),
+        head=(
+            "rank | sent to experts: bytes | answered by its experts: bytes | over the mean: ratio | "
+            "activations kept: bytes"
         ),
         rows=tuple(rows),
     )
@@ -116,11 +113,9 @@ def _capacity_table(experts: int, per_token: int, seed: int) -> LessonTable:
         rows.append((name, capacity, int(routes.sent_X.max()) / mean, dropped))
     return LessonTable(
         title=f"{SAMPLE_TOKENS} tokens through a router that likes some experts more",
-        columns=(
-            Column(name="capacity factor"),
-            Column(name="most copies an expert takes", unit="count"),
-            Column(name="busiest over the mean", unit="ratio"),
-            Column(name="copies dropped", unit="fraction"),
+        head=(
+            "capacity factor | most copies an expert takes: count | busiest over the mean: ratio | "
+            "copies dropped: fraction"
         ),
         rows=tuple(rows),
     )

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from shardwise.course.formulas import scaling
-from shardwise.course.lesson import Check, Column, Lesson, LessonTable
+from shardwise.course.lesson import Check, Lesson, LessonTable
 from shardwise.course.lessons.figure_claims import all_claims
 from shardwise.course.lessons.request import LessonRequest
 from shardwise.course.unweighted_average import averaged_over_shards
@@ -56,13 +56,9 @@ def _states_table() -> LessonTable:
     )
     return LessonTable(
         title="Why distribution is required",
-        columns=(
-            Column(name="model"),
-            Column(name="weights", unit="decimal_bytes"),
-            Column(name="Adam", unit="decimal_bytes"),
-            Column(name="gradients", unit="decimal_bytes"),
-            Column(name="total", unit="decimal_bytes"),
-            Column(name="with master", unit="decimal_bytes"),
+        head=(
+            "model | weights: decimal_bytes | Adam: decimal_bytes | gradients: decimal_bytes | "
+            "total: decimal_bytes | with master: decimal_bytes"
         ),
         rows=rows,
         note="total: 12 bytes a parameter, as printed; with the fp32 master copy it is 16",
@@ -86,14 +82,8 @@ def _calculator_table() -> LessonTable:
         )
     return LessonTable(
         title="Memory calculator",
-        columns=(
-            Column(name="model"),
-            Column(name="sharding"),
-            Column(name="GPUs", unit="count"),
-            Column(name="a GPU", unit="decimal_bytes"),
-            Column(name="fits 80GB"),
-            Column(name="states alone", unit="decimal_bytes"),
-            Column(name="they fit"),
+        head=(
+            "model | sharding | GPUs: count | a GPU: decimal_bytes | fits 80GB | states alone: decimal_bytes | they fit"
         ),
         rows=tuple(rows),
         note="its activations are half of the undivided weights and are never divided, so that 70B on 16 GPUs is "
@@ -116,13 +106,7 @@ def _demo_table() -> LessonTable:
         )
     return LessonTable(
         title="Data parallelism: a batch of 64 over equal and unequal shards",
-        columns=(
-            Column(name="GPUs", unit="count"),
-            Column(name="loss", unit="number"),
-            Column(name="grad_norm", unit="number"),
-            Column(name="gradient is off", unit="fraction"),
-            Column(name="weighted", unit="number"),
-        ),
+        head=("GPUs: count | loss: number | grad_norm: number | gradient is off: fraction | weighted: number"),
         rows=tuple(rows),
         note="the mean of means is the mean only for equal shards; weighted by samples it always is",
     )

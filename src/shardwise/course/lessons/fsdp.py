@@ -100,13 +100,9 @@ def _ways_table(runs: dict[str, TinyRun]) -> LessonTable:
         rows.append((name, states, peak["gathered_parameters"], inside, across, run.checks[1].difference))
     return LessonTable(
         title="What rank 0 holds and sends in one step",
-        columns=(
-            Column(name="way"),
-            Column(name="states", unit="bytes"),
-            Column(name="gathered at worst", unit="bytes"),
-            Column(name="sent among shards", unit="bytes"),
-            Column(name="sent among replicas", unit="bytes"),
-            Column(name="error of the weights", unit="number"),
+        head=(
+            "way | states: bytes | gathered at worst: bytes | sent among shards: bytes | "
+            "sent among replicas: bytes | error of the weights: number"
         ),
         rows=tuple(rows),
         note="in fp32, where weights and gradients have the same size: 3 units sent for DDP's 2",

@@ -6,7 +6,7 @@ from math import isfinite
 from shardwise.course.collectives.moves import CollectiveProgram
 from shardwise.course.collectives.timing import LinkTime
 from shardwise.course.collectives.values import RoundState
-from shardwise.course.lesson import Column, LessonStep, LessonTable, Message, MessagePicture, MessageRound, Setting
+from shardwise.course.lesson import LessonStep, LessonTable, Message, MessagePicture, MessageRound, Setting
 from shardwise.course.lessons.request import LessonRequest, option_text
 from shardwise.errors import SimulationError
 
@@ -127,7 +127,7 @@ def step_of_round(program: CollectiveProgram, state: RoundState, *, title: str, 
 
 def held_table(program: CollectiveProgram, state: RoundState) -> LessonTable:
     """The ranks whose numbers each rank holds in each chunk; ``sum`` when a chunk holds all of them."""
-    columns = (Column(name="rank"), *(Column(name=f"chunk {piece}") for piece in range(program.num_pieces)))
+    head = " | ".join(("rank", *(f"chunk {piece}" for piece in range(program.num_pieces))))
     rows = tuple(
         (
             str(rank),
@@ -138,7 +138,7 @@ def held_table(program: CollectiveProgram, state: RoundState) -> LessonTable:
         )
         for rank in range(program.num_ranks)
     )
-    return LessonTable(title="whose numbers each rank holds, added up", columns=columns, rows=rows)
+    return LessonTable(title="whose numbers each rank holds, added up", head=head, rows=rows)
 
 
 def _held_text(contributors: tuple[int, ...] | None, num_ranks: int) -> str:

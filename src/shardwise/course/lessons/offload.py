@@ -5,17 +5,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.claims import Claim
 from shardwise.course.formulas import scaling
-from shardwise.course.lesson import (
-    Check,
-    Column,
-    GanttBar,
-    GanttLane,
-    GanttPicture,
-    Lesson,
-    LessonStep,
-    LessonTable,
-    Setting,
-)
+from shardwise.course.lesson import Check, GanttBar, GanttLane, GanttPicture, Lesson, LessonStep, LessonTable, Setting
 from shardwise.course.lessons.request import LessonRequest, checked
 from shardwise.formulas import offload_time, seed
 from shardwise.plan import Plan
@@ -159,13 +149,9 @@ def _fit_table(trials: tuple[_Trial, ...]) -> LessonTable:
     capacity = format_decimal_bytes(trials[0].prediction.memory.capacity_bytes)
     return LessonTable(
         title="What fits",
-        columns=(
-            Column(name="where states are"),
-            Column(name="host has", unit="decimal_bytes"),
-            Column(name="a GPU needs", unit="decimal_bytes"),
-            Column(name="host needs", unit="decimal_bytes"),
-            Column(name="NVMe needs", unit="decimal_bytes"),
-            Column(name="fits"),
+        head=(
+            "where states are | host has: decimal_bytes | a GPU needs: decimal_bytes | host needs: decimal_bytes | "
+            "NVMe needs: decimal_bytes | fits"
         ),
         rows=tuple(rows),
         note=f"a GPU has {capacity}, the drives {NVME_TB:g} TB",
@@ -177,13 +163,7 @@ def _time_table(trials: tuple[_Trial, ...]) -> LessonTable:
     first = trials[: len(CHOICES)]
     return LessonTable(
         title="What a step costs",
-        columns=(
-            Column(name="where states are"),
-            Column(name="step", unit="s"),
-            Column(name="update", unit="s"),
-            Column(name="update, slower", unit="ratio"),
-            Column(name="step, slower", unit="ratio"),
-        ),
+        head="where states are | step: s | update: s | update, slower: ratio | step, slower: ratio",
         rows=tuple(
             (
                 trial.name,
@@ -209,12 +189,7 @@ def _batch_table(request: LessonRequest, num_gpus: int) -> LessonTable:
         rows.append((batch, *(step / steps[0] for step in steps[1:])))
     return LessonTable(
         title="How much slower a step is, by its batch",
-        columns=(
-            Column(name="sequences", unit="count"),
-            Column(name="optimizer on host", unit="ratio"),
-            Column(name="weights too", unit="ratio"),
-            Column(name="NVMe", unit="ratio"),
-        ),
+        head="sequences: count | optimizer on host: ratio | weights too: ratio | NVMe: ratio",
         rows=tuple(rows),
         note="over the same step with everything on the GPUs, if it fitted",
     )
@@ -233,13 +208,7 @@ def _seed_table() -> LessonTable:
     )  # fmt: skip
     return LessonTable(
         title="The exercise of the scaling lesson by counting: 70B on 4 GPUs, states alone",
-        columns=(
-            Column(name="counted"),
-            Column(name="host needs", unit="decimal_bytes"),
-            Column(name="a GPU keeps", unit="decimal_bytes"),
-            Column(name="host of 512 GB"),
-            Column(name="NVMe of 2 TB"),
-        ),
+        head=("counted | host needs: decimal_bytes | a GPU keeps: decimal_bytes | host of 512 GB | NVMe of 2 TB"),
         rows=tuple(
             (
                 name,

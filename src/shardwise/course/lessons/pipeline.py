@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from shardwise.claims import Claim
-from shardwise.course.formulas import pipeline_bubbles, pipeline_in_flight, scaling
-from shardwise.course.lesson import Check, Column, GanttBar, GanttLane, GanttPicture, Lesson, LessonTable, Setting
+from shardwise.course.formulas import pipeline_bubbles, pipeline_in_flight
+from shardwise.course.lesson import Check, GanttBar, GanttLane, GanttPicture, Lesson, LessonTable, Setting
 from shardwise.course.lessons.pipeline_numbers import train_through
 from shardwise.course.lessons.pipeline_walk import schedule_steps
 from shardwise.course.lessons.request import LessonRequest, checked
@@ -125,14 +125,9 @@ def _schedule_table(shapes: tuple[ScheduleShape, ...]) -> LessonTable:
         )
     return LessonTable(
         title="Every schedule with the same work",
-        columns=(
-            Column(name="schedule"),
-            Column(name="chunks", unit="count"),
-            Column(name="time", unit="time_units"),
-            Column(name="over ideal", unit="fraction"),
-            Column(name="idle share", unit="fraction"),
-            Column(name="in flight", unit="number"),
-            Column(name="last rank", unit="number"),
+        head=(
+            "schedule | chunks: count | time: time_units | over ideal: fraction | idle share: fraction | "
+            "in flight: number | last rank: number"
         ),
         rows=tuple(rows),
         note="over ideal: idle time over the time without a bubble; idle share: over the time of the step. In flight: "
@@ -148,12 +143,7 @@ def _seed_table() -> LessonTable:
         rows.append((m, run.makespan_s, idle_fraction(run), bubble_over_ideal(run)))
     return LessonTable(
         title=f"GPipe with {SEED_LAYERS} layers on {SEED_STAGES} stages, as the scaling lesson runs it",
-        columns=(
-            Column(name="micro-batches", unit="count"),
-            Column(name="total time", unit="time_units"),
-            Column(name="idle share", unit="fraction"),
-            Column(name="over ideal", unit="fraction"),
-        ),
+        head="micro-batches: count | total time: time_units | idle share: fraction | over ideal: fraction",
         rows=tuple(rows),
         note="a layer takes one unit forward and one backward; a real backward takes two",
     )
@@ -267,7 +257,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             says="with 4 stages and one micro-batch three of four GPUs are idle",
             source="scaling lesson, step 3",
-            said=1 - scaling.naive_pipeline_utilisation(num_stages=4),
+            said=3 / 4,
             computed=idle_fraction(gpipe[0]),
             unit="fraction",
             verdict="right",
@@ -275,7 +265,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             says="16 micro-batches on 4 stages leave (N - 1) / M of idle time",
             source="scaling lesson, pipeline parallelism",
-            said=scaling.text_bubble(num_stages=4, num_microbatches=16),
+            said=(4 - 1) / 16,
             computed=idle_fraction(gpipe[2]),
             unit="fraction",
             verdict="loose",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from shardwise.claims import Cell
-from shardwise.course.lesson import Check, Column, LessonTable
+from shardwise.course.lesson import Check, LessonTable
 from shardwise.course.lessons.tiny_run import EXACT, batch_of, tiny_plan
 from shardwise.course.numerics.reenact import Reenactment, gradient_error, one_device, reenact
 from shardwise.course.numerics.tiny_model import initial_weights, tiny_model
@@ -51,13 +51,7 @@ def train_through(shapes: tuple[ScheduleShape, ...], *, seed: int = 0) -> Numeri
         rows.append(_row(schedule, found, error_ratio))
     table = LessonTable(
         title="A tiny model trained through each schedule: bytes of rank 0",
-        columns=(
-            Column(name="schedule"),
-            Column(name="messages", unit="count"),
-            Column(name="sent", unit="bytes"),
-            Column(name="activations at worst", unit="bytes"),
-            Column(name="error of the gradient", unit="number"),
-        ),
+        head=("schedule | messages: count | sent: bytes | activations at worst: bytes | error of the gradient: number"),
         rows=tuple(rows),
         note=f"{layers} layers; the backward is split into input and weight gradients where the schedule moves them",
     )

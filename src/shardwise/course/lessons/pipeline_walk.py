@@ -1,6 +1,6 @@
 """A pipeline step walked from moment to moment: what starts, who waits, what each rank holds."""
 
-from shardwise.course.lesson import Column, LessonStep, LessonTable
+from shardwise.course.lesson import LessonStep, LessonTable
 from shardwise.course.pipeline_lanes import RankLane
 from shardwise.schedules.shape import ScheduleShape
 from shardwise.simulate.spans import Span
@@ -34,7 +34,7 @@ def _step(shape: ScheduleShape, lanes: tuple[RankLane, ...], moment: float) -> L
         text="; ".join(starting),
         table=LessonTable(
             title="",
-            columns=(Column(name="rank"), Column(name="does"), Column(name="in flight", unit="number")),
+            head="rank | does | in flight: number",
             rows=tuple(rows),
         ),
     )

@@ -86,14 +86,9 @@ def _format_table() -> LessonTable:
     formats = [number_format(name) for name in FORMAT_NAMES]
     return LessonTable(
         title="The formats",
-        columns=(
-            Column(name="format"),
-            Column(name="exponent bits", unit="count"),
-            Column(name="mantissa bits", unit="count"),
-            Column(name="largest", unit="number"),
-            Column(name="smallest", unit="number"),
-            Column(name="step at 1", unit="number"),
-            Column(name="1e6 becomes"),
+        head=(
+            "format | exponent bits: count | mantissa bits: count | largest: number | smallest: number | "
+            "step at 1: number | 1e6 becomes"
         ),
         rows=tuple(
             (
@@ -124,12 +119,7 @@ def _gradient_table(gradients: Floats) -> LessonTable:
     )
     return LessonTable(
         title="Gradients around 1e-7: what vanishes and what overflows, by loss scale",
-        columns=(
-            Column(name="format"),
-            Column(name="loss scale", unit="count"),
-            Column(name="become 0", unit="fraction"),
-            Column(name="overflow", unit="fraction"),
-        ),
+        head="format | loss scale: count | become 0: fraction | overflow: fraction",
         rows=rows,
         note="a scale shifts the window of the format; fp8 formats have none that fits all gradients",
     )
@@ -157,12 +147,7 @@ def _runs(seed: int) -> tuple[_Run, ...]:
 def _training_table(runs: tuple[_Run, ...]) -> LessonTable:
     return LessonTable(
         title=f"The same training in each format, {NUM_STEPS} steps",
-        columns=(
-            Column(name="format"),
-            Column(name="errors that vanish at first", unit="fraction"),
-            Column(name="skipped steps", unit="count"),
-            Column(name="loss / first loss", unit="number"),
-        ),
+        head=("format | errors that vanish at first: fraction | skipped steps: count | loss / first loss: number"),
         rows=tuple(
             (
                 run.name,
@@ -185,11 +170,7 @@ def _accumulation_table(generator: np.random.Generator, num_microbatches: int) -
         rows.append((name, relative_error(total, exact), relative_error(rounded(exact, name), exact)))
     return LessonTable(
         title=f"Adding the gradients of {num_microbatches} micro-batches",
-        columns=(
-            Column(name="buffer"),
-            Column(name="error of the sum", unit="fraction"),
-            Column(name="of one rounding", unit="fraction"),
-        ),
+        head="buffer | error of the sum: fraction | of one rounding: fraction",
         rows=tuple(rows),
         note="rounding after every addition costs far more than rounding the sum once: accumulate in fp32",
     )
@@ -202,12 +183,7 @@ def _master_table() -> LessonTable:
         rows.append((update, 1.0 - NUM_UPDATES * update, kept["fp32"], kept["bf16"]))
     return LessonTable(
         title=f"A weight of 1 after {NUM_UPDATES:,} small updates",
-        columns=(
-            Column(name="update", unit="number"),
-            Column(name="exact", unit="number"),
-            Column(name="fp32 master", unit="number"),
-            Column(name="kept in bf16", unit="number"),
-        ),
+        head="update: number | exact: number | fp32 master: number | kept in bf16: number",
         rows=tuple(rows),
         note="below half a step of bf16 (0.0039 at 1, 0.0020 just below) an update changes nothing",
     )
@@ -229,13 +205,9 @@ def _memory_table() -> LessonTable:
         )
     return LessonTable(
         title="Model states with Adam, with and without the master copy",
-        columns=(
-            Column(name="model"),
-            Column(name="fp32", unit="decimal_bytes"),
-            Column(name="bf16, no master", unit="decimal_bytes"),
-            Column(name="saves", unit="fraction"),
-            Column(name="with master", unit="decimal_bytes"),
-            Column(name="saves", unit="fraction"),
+        head=(
+            "model | fp32: decimal_bytes | bf16, no master: decimal_bytes | saves: fraction | "
+            "with master: decimal_bytes | saves: fraction"
         ),
         rows=tuple(rows),
         note="4+4+8, 2+2+8 and 2+2+4+8 bytes a parameter: with the master copy, mixed precision saves no state, only "

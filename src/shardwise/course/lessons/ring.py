@@ -6,16 +6,10 @@ from shardwise.claims import Claim
 from shardwise.course.collectives.moves import CollectiveProgram
 from shardwise.course.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from shardwise.course.collectives.timing import one_link, time_collective
-from shardwise.course.collectives.values import (
-    contributions,
-    everything,
-    final_state,
-    own_pieces,
-    run_on_values,
-)
+from shardwise.course.collectives.values import contributions, everything, final_state, own_pieces, run_on_values
 from shardwise.course.formulas.collective_time import ring_all_gather_s, ring_all_reduce_s
-from shardwise.course.formulas.scaling import ring_all_reduce_bytes
-from shardwise.course.lesson import Check, Column, Lesson, LessonStep, LessonTable, Setting
+from shardwise.course.formulas.collective_volume import all_reduce_bytes
+from shardwise.course.lesson import Check, Lesson, LessonStep, LessonTable, Setting
 from shardwise.course.lessons.link import Transfer, message_picture, step_of_round, transfer_of
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.formulas.collective_volume import all_gather_factor, all_reduce_factor
@@ -73,13 +67,9 @@ def _collectives_table(programs: tuple[CollectiveProgram, ...], transfer: Transf
         )
     return LessonTable(
         title="What each rank does",
-        columns=(
-            Column(name="collective"),
-            Column(name="steps", unit="count"),
-            Column(name="sent / payload", unit="ratio"),
-            Column(name="sent", unit="decimal_bytes"),
-            Column(name="time", unit="s"),
-            Column(name="of it latency", unit="fraction"),
+        head=(
+            "collective | steps: count | sent / payload: ratio | sent: decimal_bytes | time: s | "
+            "of it latency: fraction"
         ),
         rows=tuple(rows),
     )
@@ -94,12 +84,7 @@ def _latency_table(n: int, transfer: Transfer) -> LessonTable:
         rows.append((payload_bytes, total_s, latency_s / total_s, payload_bytes / total_s))
     return LessonTable(
         title="All-reduce of small and of large tensors",
-        columns=(
-            Column(name="payload", unit="bytes"),
-            Column(name="time", unit="s"),
-            Column(name="of it latency", unit="fraction"),
-            Column(name="payload / time", unit="bytes_per_s"),
-        ),
+        head="payload: bytes | time: s | of it latency: fraction | payload / time: bytes_per_s",
         rows=tuple(rows),
         note="small tensors pay for steps, large ones for bytes; gradients are large",
     )
@@ -215,7 +200,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             says="a GPU sends 2 S (N - 1) / N: the 14 GB gradients of 7B on 8 GPUs",
             source="scaling lesson, step 1",
-            said=ring_all_reduce_bytes(gradient_bytes=SEED_GRADIENT_BYTES, num_gpus=SEED_RANKS),
+            said=all_reduce_bytes(payload_bytes=SEED_GRADIENT_BYTES, group_size=SEED_RANKS),
             computed=program.sent_fraction(0) * SEED_GRADIENT_BYTES,
             unit="decimal_bytes",
             verdict="right",

@@ -1,7 +1,7 @@
 """Tensor parallelism: column then row, whole transformer blocks, sequence parallelism and a divided vocabulary."""
 
 from shardwise.claims import Claim
-from shardwise.course.lesson import Check, Column, Lesson, LessonTable, Setting
+from shardwise.course.lesson import Check, Lesson, LessonTable, Setting
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import (
     EXACT,
@@ -124,12 +124,7 @@ def _products(num_ranks: int, seed: int) -> tuple[LessonTable, tuple[Check, ...]
     names = ("by columns: outputs side by side", "by rows: outputs added", "columns, nonlinearity, rows: one sum")
     table = LessonTable(
         title=f"Products with {WIDTH} x {WIDTH} matrices",
-        columns=(
-            Column(name="product"),
-            Column(name="exchange"),
-            Column(name="error, fp64", unit="number"),
-            Column(name="error, fp32", unit="number"),
-        ),
+        head="product | exchange | error, fp64: number | error, fp32: number",
         rows=tuple(
             (name, kind, fp64, fp32)
             for name, kind, fp64, fp32 in zip(
@@ -184,13 +179,7 @@ def _parts_table(run: TinyRun) -> LessonTable:
     ]
     return LessonTable(
         title="What each rank has of a weight",
-        columns=(
-            Column(name="weight"),
-            Column(name="divided by"),
-            Column(name="whole"),
-            Column(name="of one rank"),
-            Column(name="ranks with the same part", unit="count"),
-        ),
+        head="weight | divided by | whole | of one rank | ranks with the same part: count",
         rows=tuple(rows),
         note="key-value heads that are fewer than the ranks are copied; the copies' gradients are summed",
     )
@@ -215,12 +204,8 @@ def _ways_table(runs: dict[str, TinyRun]) -> LessonTable:
         rows.append((name, sent["forward"], sent["backward"], rank.held.peak["activations"], run.checks[0].difference))
     return LessonTable(
         title="Two ways of completing the sums",
-        columns=(
-            Column(name="way"),
-            Column(name="sent forward", unit="bytes"),
-            Column(name="sent backward", unit="bytes"),
-            Column(name="activations kept", unit="bytes"),
-            Column(name="error of the gradient", unit="number"),
+        head=(
+            "way | sent forward: bytes | sent backward: bytes | activations kept: bytes | error of the gradient: number"
         ),
         rows=tuple(rows),
         note="Megatron gathers the divided input once more in backward instead of keeping it whole",

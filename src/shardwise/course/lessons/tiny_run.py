@@ -6,18 +6,11 @@ from itertools import groupby
 
 from shardwise.catalog import load_node
 from shardwise.cluster import Cluster
-from shardwise.course.lesson import Check, Column, LessonStep, LessonTable, Message, MessagePicture, MessageRound
+from shardwise.course.lesson import Check, LessonStep, LessonTable, Message, MessagePicture, MessageRound
 from shardwise.course.lessons.request import checked, option_text
 from shardwise.course.numerics.against_inventory import differences, held_rows, traffic_rows
 from shardwise.course.numerics.batch import Batch, random_batch
-from shardwise.course.numerics.reenact import (
-    Options,
-    Reenactment,
-    gradient_error,
-    one_device,
-    reenact,
-    weight_error,
-)
+from shardwise.course.numerics.reenact import Options, Reenactment, gradient_error, one_device, reenact, weight_error
 from shardwise.course.numerics.tiny_model import initial_weights, weights_of
 from shardwise.course.numerics.world import Event
 from shardwise.course.numerics.world import Message as Exchanged
@@ -184,15 +177,7 @@ def traffic_table(run: Reenactment, *, rank: int = 0, title: str = "") -> Lesson
     rows = [row for row in traffic_rows(run) if row.rank == rank]
     return LessonTable(
         title=title or f"What rank {rank} exchanges in one step",
-        columns=(
-            Column(name="axis"),
-            Column(name="collective"),
-            Column(name="ranks", unit="count"),
-            Column(name="phase"),
-            Column(name="payload", unit="bytes"),
-            Column(name="sent", unit="bytes"),
-            Column(name="inventory", unit="bytes"),
-        ),
+        head="axis | collective | ranks: count | phase | payload: bytes | sent: bytes | inventory: bytes",
         rows=tuple(
             (
                 row.axis,
@@ -219,7 +204,7 @@ def held_table(run: Reenactment, *, title: str = "What each rank holds at its wo
     first = [row.predicted_bytes for row in rows if row.rank == 0]
     return LessonTable(
         title=title,
-        columns=(Column(name="rank"), *(Column(name=component, unit="bytes") for component in components)),
+        head=" | ".join(("rank", *(f"{component}: bytes" for component in components))),
         rows=(*(tuple(cells) for cells in by_rank.values()), ("inventory", *first)),
         note="the last row is the inventory's worst rank of the first stage" if run.plan.layout.pp > 1 else "",
     )
@@ -234,7 +219,7 @@ def walk(run: Reenactment, *, rank: int = 0) -> tuple[LessonStep, ...]:
             messages=arrows(event.message) if event.message else (),
             table=LessonTable(
                 title=f"held by rank {rank}",
-                columns=(Column(name="component"), Column(name="bytes", unit="bytes")),
+                head="component | bytes: bytes",
                 rows=tuple((component, num_bytes) for component, num_bytes in event.held if num_bytes),
             ),
         )

@@ -143,13 +143,7 @@ def _algorithm_table(algorithms: _Algorithms, transfer: Transfer, per_node: int)
     )
     return LessonTable(
         title="What each algorithm does with the payload",
-        columns=(
-            Column(name="algorithm"),
-            Column(name="steps", unit="count"),
-            Column(name="sent / payload", unit="ratio"),
-            Column(name="one link", unit="s"),
-            Column(name=f"nodes of {per_node}", unit="s"),
-        ),
+        head=f"algorithm | steps: count | sent / payload: ratio | one link: s | nodes of {per_node}: s",
         rows=tuple(rows),
         note=f"nodes: NVLink 450 GB/s and 3.4 us inside; the tree is cut into {tree.num_pieces // 2} pieces a tree; "
         "all-to-all is another operation: nothing is added",
@@ -164,11 +158,7 @@ def _payload_table(algorithms: _Algorithms, transfer: Transfer) -> LessonTable:
     names = _times(algorithms, transfer)
     return LessonTable(
         title="By size of the tensor: who is the fastest",
-        columns=(
-            Column(name="payload", unit="bytes"),
-            *(Column(name=name, unit="s") for name in names),
-            Column(name="fastest"),
-        ),
+        head=" | ".join(("payload: bytes", *(f"{name}: s" for name in names), "fastest")),
         rows=tuple(rows),
     )
 
@@ -199,13 +189,7 @@ def _group_table(transfer: Transfer) -> LessonTable:
             rows.append((n, payload_bytes, ring_s, tree_s, "ring" if ring_s <= tree_s else "tree"))
     return LessonTable(
         title="By size of the group (closed forms)",
-        columns=(
-            Column(name="ranks", unit="count"),
-            Column(name="payload", unit="decimal_bytes"),
-            Column(name="ring", unit="s"),
-            Column(name="tree", unit="s"),
-            Column(name="faster"),
-        ),
+        head="ranks: count | payload: decimal_bytes | ring: s | tree: s | faster",
         rows=tuple(rows),
         note="a ring has 2 (n - 1) latencies, a tree 2 log2(n) and 0.78 of the ring's rate, as NCCL's tuner counts it",
     )

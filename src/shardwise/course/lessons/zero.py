@@ -4,7 +4,7 @@ import numpy as np
 
 from shardwise.claims import Cell, Claim
 from shardwise.course.formulas.model_states import zero_reduction_ratio
-from shardwise.course.lesson import Column, Lesson, LessonTable, Setting
+from shardwise.course.lesson import Lesson, LessonTable, Setting
 from shardwise.course.lessons.accumulate import sent_bytes
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.course.lessons.tiny_run import TinyRun, exchange_picture, tiny_plan, tiny_run, traffic_table, walk
@@ -84,15 +84,9 @@ def _stages_table(runs: list[TinyRun]) -> LessonTable:
         rows.append((f"{stage} ({engine})", DIVIDED[stage], *states, sum(states), gathered, sent))
     return LessonTable(
         title="What rank 0 holds, and what it sends against stage 0",
-        columns=(
-            Column(name="stage"),
-            Column(name="divides"),
-            Column(name="parameters", unit="bytes"),
-            Column(name="gradients", unit="bytes"),
-            Column(name="optimizer", unit="bytes"),
-            Column(name="states", unit="bytes"),
-            Column(name="gathered", unit="bytes"),
-            Column(name="sent", unit="ratio"),
+        head=(
+            "stage | divides | parameters: bytes | gradients: bytes | optimizer: bytes | states: bytes | "
+            "gathered: bytes | sent: ratio"
         ),
         rows=tuple(rows),
     )
@@ -111,7 +105,7 @@ def _clipping_table(run: TinyRun) -> LessonTable:
         rows.append((f"shard of rank {rank}", norm, clip_factor(norm, settings)))
     return LessonTable(
         title=f"Clipping to a norm of {settings.max_norm:g}",
-        columns=(Column(name="norm of"), Column(name="norm", unit="number"), Column(name="factor", unit="number")),
+        head="norm of | norm: number | factor: number",
         rows=tuple(rows),
         note="ranks that clipped by their own shard would scale parts of one gradient differently; one all-reduce of "
         "the squares gives all the first factor",

@@ -7,7 +7,6 @@ from rich.text import Text
 
 from shardwise.course.lesson import (
     BarPicture,
-    Column,
     CurvePicture,
     GanttBar,
     GanttLane,
@@ -137,12 +136,10 @@ def _curve_table(picture: CurvePicture) -> LessonTable:
     values = sorted({x for curve in picture.curves for x, _ in curve.points})
     stride = -(-len(values) // MOST_POINTS) or 1
     found = [dict(curve.points) for curve in picture.curves]
+    columns = [(picture.x.name, picture.x.unit), *((curve.name, picture.y.unit) for curve in picture.curves)]
     return LessonTable(
         title=picture.title,
-        columns=(
-            Column(name=picture.x.name, unit=picture.x.unit),
-            *(Column(name=curve.name, unit=picture.y.unit) for curve in picture.curves),
-        ),
+        head=" | ".join(f"{name}: {unit}" for name, unit in columns),
         rows=tuple((x, *(points.get(x) for points in found)) for x in values[::stride]),
         note=picture.note,
     )

@@ -1,5 +1,7 @@
 """A batch given in tokens: shared evenly, hardly moved, and what was done is said."""
 
+from math import gcd
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from shardwise.errors import RecipeError
 from shardwise.families import read_model
 from shardwise.recipe import Recipe
-from shardwise.search import assumed_batch, rounded_batch
+from shardwise.rules.token_batch import assumed_batch, near_batch, rounded_batch
 
 
 @pytest.mark.parametrize(
@@ -18,9 +20,16 @@ from shardwise.search import assumed_batch, rounded_batch
         (16 * 2**20, 8192, 16384, 2048, 2048),
         (16e6, 8192, 16384, 2048, 2048),
         (7 * 4096, 4096, 8, 7, 1),
+        (4e6, 4096, 16, 1024, 16),
+        (4e6, 4096, 1, 1024, 1),
+        (4e6, 4096, 24, 960, 24),
+        (1e6, 4096, 8, 256, 8),
+        (96 * 8192, 8192, 8, 96, 8),
     ],
 )
-def test_sequences_are_shared_by_as_many_gpus_as_five_per_cent_allow(tokens, seq_len, num_gpus, sequences, divisor):
+def test_sequences_divide_over_gpus_and_into_halves_as_five_per_cent_allow(
+    tokens, seq_len, num_gpus, sequences, divisor
+):
     batch = rounded_batch(tokens=tokens, seq_len=seq_len, num_gpus=num_gpus)
     assert (batch.num_sequences, batch.num_sharing_gpus) == (sequences, divisor)
 
@@ -29,7 +38,7 @@ def test_the_rounding_is_said():
     """512 x 8192 = 4,194,304 = 1.0486 x 4,000,000."""
     sentence = rounded_batch(tokens=4e6, seq_len=8192, num_gpus=64).sentence
     assert sentence.startswith("global_batch_size=512: 4,000,000 tokens of sequences of 8,192, rounded to 4,194,304")
-    assert "(4.9% more), a multiple of 64" in sentence
+    assert "(4.9% more), 8 for each of 64 ranks" in sentence
     assert rounded_batch(tokens=4 * 2**20, seq_len=8192, num_gpus=64).sentence.endswith("sequences of 8,192, exactly")
 
 
@@ -40,6 +49,29 @@ def test_a_batch_is_never_moved_by_more_than_five_per_cent_or_half_a_sequence(to
     assert moved_tokens <= max(0.05 * tokens, seq_len / 2) * (1 + 1e-9)
     assert batch.num_sequences % batch.num_sharing_gpus == 0
     assert num_gpus % batch.num_sharing_gpus == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "num_gpus", "near"),
+    [
+        (976, 16, 960),  # 61 a rank: micro-batches of 1 and 61
+        (1040, 8, 1040),  # 130 a rank: 1, 2, 5, 10, 13, 26 and 65
+        (104, 8, 96),  # 13 a rank
+        (120, 8, 120),  # 15 a rank: 1, 3, 5 and 15
+        (64, 7, 63),
+        (256, 15, 270),  # 17 a rank are nearer, and 18 are better than they
+        (1, 8, 1),
+    ],
+)
+def test_a_near_batch_is_shared_by_more_gpus_or_has_micro_batches_between_one_and_all(size, num_gpus, near):
+    assert near_batch(size, num_gpus) == near
+
+
+@given(st.integers(1, 5000), st.integers(1, 512))
+def test_a_near_batch_is_near_and_no_fewer_gpus_share_it(size, num_gpus):
+    near = near_batch(size, num_gpus)
+    assert abs(near - size) <= 0.10 * size
+    assert gcd(near, num_gpus) >= gcd(size, num_gpus)
 
 
 def test_fewer_tokens_than_a_sequence_are_refused():
@@ -73,7 +105,7 @@ def test_a_batch_that_is_not_given_suits_the_cluster_and_the_purpose(model, num_
 def test_a_small_model_gets_the_batch_that_suits_it():
     """GPT-2 of 124 M: 0.2920 x (120 x 124.4e6 ** 2) ** 0.3271 = 277 thousand tokens, half a million are there."""
     batch = assumed_batch(model=read_model("gpt2"), recipe=Recipe(seq_len=1024), num_gpus=16)
-    assert batch.num_sequences == 272
+    assert batch.num_sequences == 256  # 272 are 17 for each GPU, which no micro-batch but 1 divides
     assert "suit 124.44M active parameters" in batch.sentence
 
 

@@ -1,31 +1,40 @@
 """A global batch that is given in tokens, or not at all, as whole sequences that the ranks of a cluster can share."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from shardwise.cluster import Cluster
 from shardwise.errors import RecipeError
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
+from shardwise.rules.degrees import divisors
 from shardwise.units import format_count, format_percent
 
 __all__ = [
+    "MAX_MICRO_BATCH_SIZE",
     "MAX_ROUNDING_FRACTION",
     "NEAR_BATCH_FRACTION",
     "TokenBatch",
     "assumed_batch",
     "assumed_tokens",
     "fine_tunes",
+    "leaves_gaps",
+    "near_batch",
+    "nearest_sequences",
     "on_cluster",
     "rounded_batch",
     "suiting_tokens",
 ]
 
 MAX_ROUNDING_FRACTION = 0.05
-"""A batch of tokens is moved at most this far to be shared evenly; half a sequence where there are only a few."""
+"""A batch of tokens is moved at most this far to divide well; half a sequence where there are only a few."""
 NEAR_BATCH_FRACTION = 0.10
 """A batch this close to the one that was asked for is offered instead of it: it changes little of what is trained."""
-
+MAX_MICRO_BATCH_SIZE = 64
+"""The largest micro-batch that is searched."""
+MOST_JUMP = 4
+"""A micro-batch more than so many times as large mostly has to recompute what the smaller one keeps."""
 
 ADAPTER_SEQUENCES = 16
 """Sequences of a step in which adapters are trained (Dettmers et al. 2023, arXiv:2305.14314, appendix B)."""
@@ -144,14 +153,15 @@ def _none_given(size: int, seq_len: int) -> str:
 def rounded_batch(
     *, tokens: float, seq_len: int, num_gpus: int, most_moved: float = MAX_ROUNDING_FRACTION
 ) -> TokenBatch:
-    """The sequences nearest to a number of tokens that the largest possible share of the GPUs divides.
+    """The sequences near a number of tokens that divide best over the GPUs, and then into micro-batches.
 
     The largest divisor of the number of GPUs is taken whose nearest multiple lies within 5 % of what was asked
-    (``most_moved``; nobody asked for a batch that is assumed); a batch that no such divisor comes close to is rounded
-    to whole sequences.
+    (``most_moved``; nobody asked for a batch that is assumed), then as many times two as leave it there: 976 sequences
+    are 61 for each of 16 GPUs, which no micro-batch but 1 divides, and 1,024 are 64. A batch that no such divisor comes
+    close to is rounded to whole sequences.
 
-    >>> rounded_batch(tokens=4e6, seq_len=8192, num_gpus=64).num_sequences
-    512
+    >>> rounded_batch(tokens=4e6, seq_len=4096, num_gpus=16).num_sequences
+    1024
     >>> rounded_batch(tokens=16 * 2**20, seq_len=8192, num_gpus=16384).num_sequences
     2048
 
@@ -165,18 +175,60 @@ def rounded_batch(
             fix=f"give at least --global-batch-tokens {seq_len}, or a smaller --seq-len",
         )
     exact = tokens / seq_len
-    divisors = [number for number in range(num_gpus, 0, -1) if num_gpus % number == 0]
-    divisor = next((number for number in divisors if _moved_fraction(exact, number) <= most_moved), 1)
-    size = _nearest(exact, divisor)
+    divisor = step = _sharing_divisor(exact, num_gpus, most_moved)
+    while _is_near(exact, 2 * step, most_moved):
+        step *= 2
+    size = _nearest(exact, step)
     return TokenBatch(num_sequences=size, num_sharing_gpus=divisor, sentence=_sentence(tokens, seq_len, size, divisor))
+
+
+def nearest_sequences(tokens: float, *, seq_len: int, num_gpus: int) -> int:
+    """The sequences that come closest to a number of tokens and are shared by as many GPUs as those of `rounded_batch`.
+
+    >>> nearest_sequences(4e6, seq_len=4096, num_gpus=16)
+    976
+    """
+    exact = tokens / seq_len
+    return _nearest(exact, _sharing_divisor(exact, num_gpus, MAX_ROUNDING_FRACTION))
+
+
+def near_batch(size: int, num_gpus: int) -> int:
+    """The nearest batch within 10 % that more of the GPUs share, or more micro-batches divide where few do.
+
+    It is the batch itself where none divides better.
+
+    >>> near_batch(255, 32), near_batch(256, 32), near_batch(100, 16), near_batch(976, 16)
+    (256, 256, 96, 960)
+    """
+    divisor = _sharing_divisor(size, num_gpus, NEAR_BATCH_FRACTION)
+    steps = (divisor << doublings for doublings in range(size.bit_length()))
+    near = [_nearest(size, step) for step in steps if _is_near(size, step, NEAR_BATCH_FRACTION)]
+    return next((found for found in near if not leaves_gaps(found // divisor)), near[0] if near else size)
+
+
+def leaves_gaps(num_sequences: int) -> bool:
+    """Whether the micro-batches that divide the sequences of a rank leave one out that is over four times the last.
+
+    >>> leaves_gaps(61), leaves_gaps(60), leaves_gaps(15)
+    (True, False, False)
+    """
+    sizes = [size for size in divisors(num_sequences) if size < MAX_MICRO_BATCH_SIZE]
+    return any(more > MOST_JUMP * size for size, more in pairwise((*sizes, min(num_sequences, MAX_MICRO_BATCH_SIZE))))
+
+
+def _sharing_divisor(exact: float, num_gpus: int, most_moved: float) -> int:
+    """The largest divisor of the GPUs with a multiple near a number of sequences; 1 where there is none."""
+    shares = (divisor for divisor in reversed(divisors(num_gpus)) if _is_near(exact, divisor, most_moved))
+    return next(shares, 1)
 
 
 def _nearest(exact: float, divisor: int) -> int:
     return max(1, round(exact / divisor)) * divisor
 
 
-def _moved_fraction(exact: float, divisor: int) -> float:
-    return abs(_nearest(exact, divisor) / exact - 1)
+def _is_near(exact: float, step: int, most_moved: float) -> bool:
+    """Whether a multiple of the step is so near, as a share of the exact number."""
+    return abs(_nearest(exact, step) - exact) <= most_moved * exact
 
 
 def _sentence(tokens: float, seq_len: int, size: int, divisor: int) -> str:
@@ -186,5 +238,5 @@ def _sentence(tokens: float, seq_len: int, size: int, divisor: int) -> str:
         return f"{asked}, exactly"
     share = used / tokens - 1
     more = f"{format_percent(abs(share))} {'more' if share > 0 else 'fewer'}"
-    multiple = f", a multiple of {divisor:,} for the ranks to share" if divisor > 1 else ""
+    multiple = f", {size // divisor:,} for each of {divisor:,} ranks" if divisor > 1 else ""
     return f"{asked}, rounded to {used:,} tokens ({more}){multiple}"
