@@ -16,6 +16,7 @@ Role = Literal["matrix", "router", "norm", "bias", "embedding", "head", "convolu
 AttentionKind = Literal["mha", "mla"]
 NormKind = Literal["layernorm", "rmsnorm"]
 Stack = Literal["encoder", "decoder"]
+Normed = Literal["inputs", "outputs", "both"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,8 @@ class AttentionSpec:
     is_causal: bool = True
     has_rotary: bool = True
     has_qk_norm: bool = False
+    is_packed: bool = False
+    """One product makes queries, keys and values, and values stay a view of it."""
     q_lora_rank: int | None = None
     kv_lora_rank: int | None = None
     qk_rope_head_dim: int | None = None
@@ -85,6 +88,8 @@ class DenseSpec:
     intermediate_size: int
     hidden_act: str
     is_gated: bool
+    is_packed: bool = False
+    """One product makes the gate and what it multiplies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +120,11 @@ class LayerSpec:
     norm: NormKind
     num_norms: int
     """Full-width norms (over ``hidden_size``) in the block; query and key norms are not counted."""
+    normed: Normed = "inputs"
+    """What full-width norms read: what enters attention and feed-forward, what leaves them (OLMo 2), or both."""
     is_parallel: bool = False
-    """Attention and feed-forward read the same norm output and are added once (GPT-J, NeoX, Falcon, Cohere)."""
+    """Attention and feed-forward read the same input, through one norm or through two, and are added once (GPT-J, NeoX,
+    Falcon, Cohere)."""
     weights: tuple[Weight, ...]
 
     @property

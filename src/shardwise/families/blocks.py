@@ -37,6 +37,8 @@ class MlpNames:
     """Gate and up projections held as one matrix of this name."""
 
 
+OUTPUT_NORMS = frozenset(("post_feedforward_layernorm", "post_mlp_layernorm"))
+"""Names of norms behind the feed-forward part; with one of them there is one behind attention."""
 LLAMA_ATTENTION = AttentionNames()
 LLAMA_MLP = MlpNames()
 

@@ -1,7 +1,7 @@
 """Decoders with attention and a feed-forward part in every block, described by how they differ from Llama."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from shardwise.families.assembly import (
@@ -14,6 +14,7 @@ from shardwise.families.assembly import (
 from shardwise.families.blocks import (
     LLAMA_ATTENTION,
     LLAMA_MLP,
+    OUTPUT_NORMS,
     AttentionNames,
     MlpNames,
     QkNorm,
@@ -30,7 +31,7 @@ from shardwise.families.blocks import (
 )
 from shardwise.families.config import Flag, ModelConfig
 from shardwise.families.windows import RotaryRule, WindowRule, rotary_of, windows_of
-from shardwise.model import AttentionKind, AttentionSpec, DenseSpec, LayerSpec, ModelSpec, MoeSpec, NormKind
+from shardwise.model import AttentionKind, AttentionSpec, DenseSpec, LayerSpec, ModelSpec, MoeSpec, Normed, NormKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,8 @@ class DecoderStyle:
     attention: AttentionNames = LLAMA_ATTENTION
     fused_qkv: str = ""
     """One matrix for query, key and value, of this name."""
+    has_value_views: bool = True
+    """Whether values stay a view of that matrix's product; Falcon copies them to where its queries need them."""
     qkv_bias: Flag = "attention_bias"
     output_bias: Flag = "attention_bias"
     qk_norm: QkNorm | None = None
@@ -171,6 +174,7 @@ def decoder_layer(config: ModelConfig, style: DecoderStyle, kind: LayerKind, spa
         feed_forward=second.spec,
         norm=style.norm,
         num_norms=len(names),
+        normed=_normed(names),
         is_parallel=is_parallel,
         weights=style_attention_weights(config, style, attention)
         + second.weights
@@ -179,13 +183,20 @@ def decoder_layer(config: ModelConfig, style: DecoderStyle, kind: LayerKind, spa
     )
 
 
+def _normed(names: tuple[str, ...]) -> Normed:
+    if not OUTPUT_NORMS.intersection(names):
+        return "inputs"
+    return "both" if len(names) > 2 else "outputs"
+
+
 def style_attention(config: ModelConfig, style: DecoderStyle, kind: LayerKind) -> AttentionSpec:
     """The attention shape of a block."""
     if style.attention_kind == "mla":
         return latent_attention_of(config)
     config = config.without(*style.unread)
     has_qk_norm = style.qk_norm is not None and config.flag(style.has_qk_norm)
-    return attention_of(config, window=kind.window, has_rotary=kind.has_rotary, has_qk_norm=has_qk_norm)
+    attention = attention_of(config, window=kind.window, has_rotary=kind.has_rotary, has_qk_norm=has_qk_norm)
+    return replace(attention, is_packed=bool(style.fused_qkv) and style.has_value_views)
 
 
 def style_attention_weights(config: ModelConfig, style: DecoderStyle, attention: AttentionSpec) -> Weights:
@@ -217,6 +228,7 @@ def dense_part(config: ModelConfig, style: DecoderStyle) -> FeedForward:
             intermediate_size=width,
             hidden_act=config.text("hidden_act"),
             is_gated=bool(style.mlp.gate or style.mlp.fused),
+            is_packed=bool(style.mlp.fused),
         ),
         mlp_weights(style.mlp_prefix, hidden_size, width, names=style.mlp, bias=bias),
     )

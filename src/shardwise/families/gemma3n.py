@@ -78,5 +78,6 @@ def _layer(config: ModelConfig, kind: Gemma4Kind, width: int) -> LayerSpec:
         feed_forward=DenseSpec(intermediate_size=width, hidden_act=config.text("hidden_act"), is_gated=True),
         norm="rmsnorm",
         num_norms=len(names),
+        normed="both",
         weights=weights + norms(names, hidden_size),
     )

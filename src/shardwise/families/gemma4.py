@@ -97,6 +97,7 @@ def _layer(config: ModelConfig, kind: Gemma4Kind) -> LayerSpec:
         feed_forward=second,
         norm="rmsnorm",
         num_norms=len(names),
+        normed="both",
         weights=weights + norms(names, hidden_size),
     )
 

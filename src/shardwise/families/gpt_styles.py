@@ -83,7 +83,9 @@ BLOOM = replace(
     mlp_bias=True,
     rotary="none",
 )
-FALCON = replace(BLOOM, unread=(), embedding_norm="", qkv_bias="bias", output_bias="bias", mlp_bias="bias")
+FALCON = replace(
+    BLOOM, unread=(), embedding_norm="", has_value_views=False, qkv_bias="bias", output_bias="bias", mlp_bias="bias"
+)
 MPT = replace(
     LLAMA,
     unread=PLAIN_HEADS,

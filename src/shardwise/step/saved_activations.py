@@ -16,6 +16,9 @@ from shardwise.units import Bytes
 
 _MOE: tuple[RecomputeModule, ...] = ("moe",)
 _MOE_ACTIVATION: tuple[RecomputeModule, ...] = ("moe_act", "moe")
+SPELLED_OUT = {"gelu_new": 3}
+"""Activations that transformers writes in plain operations, and how many factors as wide as their input these keep:
+half the input, the tanh, and the tanh plus one (``activations.py``, ``NewGELUActivation``)."""
 _SHARED_EXPERTS: tuple[RecomputeModule, ...] = ("shared_experts", "moe")
 
 
@@ -69,6 +72,10 @@ class BlockContext:
     saves_mlp_input: bool
     casts_inputs_separately: bool
     """Whether eager autocast casts a norm's fp32 output once for every matrix that reads it."""
+    keeps_packed_products: bool = False
+    """Whether queries and keys are rotated to new tensors beside the product that made them and the values."""
+    spells_out_activations: bool = False
+    """Whether activations are those that transformers writes, operation by operation (our trainer's eager blocks)."""
     fuses_norms: bool = False
     """Whether norms before QKV and before a dense feed-forward are part of the product that reads them."""
     has_fp8_inputs: bool = False
@@ -161,12 +168,14 @@ def saved_tensors(layer: LayerSpec, context: BlockContext) -> tuple[SavedTensor,
     if layer.cross_attention is not None:
         tensors += _attention("cross_attention", layer.cross_attention, context)
         tensors.append(_residual("cross_attention.residual", hidden, context))
-    if layer.mixer is not None and layer.feed_forward is not None and not layer.is_parallel:
+    remakes_residual = layer.normed != "inputs" and context.remakes_elementwise
+    if layer.mixer is not None and layer.feed_forward is not None and not (layer.is_parallel or remakes_residual):
         tensors.append(_residual("feed_forward.residual", hidden, context))
     if isinstance(layer.feed_forward, DenseSpec):
-        tensors += _dense("mlp", layer.feed_forward.intermediate_size, layer.feed_forward.is_gated, context)
+        tensors += _dense("mlp", layer.feed_forward, context)
     elif isinstance(layer.feed_forward, MoeSpec):
         tensors += _moe(layer.feed_forward, hidden, context)
+    tensors += _norm_inputs(layer, hidden, context)
     if context.hidden_dropout:
         parts = (layer.mixer is not None) + (layer.feed_forward is not None) + (layer.cross_attention is not None)
         mask = context.tokens * hidden // context.sequence_shards
@@ -192,10 +201,24 @@ def _residual(name: str, hidden: int, context: BlockContext) -> SavedTensor:
     return SavedTensor(name=name, num_bytes=elements * context.residual_bytes)
 
 
+def _norm_inputs(layer: LayerSpec, hidden: int, context: BlockContext) -> Iterator[SavedTensor]:
+    """What norms behind attention and feed-forward read. A compiler makes the residual of such sums again."""
+    if layer.normed == "inputs":
+        return
+    num_bytes = context.tokens * hidden * context.element_bytes // context.sequence_shards
+    yield SavedTensor(name="attention.projected", num_bytes=num_bytes)
+    is_kept = context.selective.is_compiled  # ``block_memory.py`` adds the last product of an eager block
+    yield SavedTensor(name="feed_forward.projected", num_bytes=num_bytes, kept_by_operation_policy=is_kept)
+
+
 def _norms(layer: LayerSpec, hidden: int, context: BlockContext) -> Iterator[SavedTensor]:
-    """Norm outputs (the inputs of the matrix products) and what the norm itself keeps beyond its input."""
+    """Norm outputs (the inputs of the matrix products) and what the norm itself keeps beyond its input.
+
+    Of two norms of one input, the one behind attention is far from its statistics, and a compiler keeps its output.
+    """
     attention = (layer.mixer is not None) + (layer.cross_attention is not None)
-    shares_norm = layer.is_parallel and context.saves_attention_input
+    has_two_of_one = layer.is_parallel and layer.num_norms > 1
+    shares_norm = layer.is_parallel and not has_two_of_one and context.saves_attention_input
     mlp = layer.feed_forward is not None and not shares_norm
     branches = attention * context.saves_attention_input + mlp * context.saves_mlp_input
     if context.casts_inputs_separately:
@@ -204,8 +227,9 @@ def _norms(layer: LayerSpec, hidden: int, context: BlockContext) -> Iterator[Sav
     gathered = context.tokens * hidden if context.saves_gathered_input else per_norm
     if context.fuses_norms:
         yield from _megatron_norm_outputs(layer, per_norm, context)
-    elif not (context.remakes_elementwise and context.tp == 1):
-        yield SavedTensor(name="norm_outputs", num_bytes=branches * gathered * context.element_bytes)
+    elif layer.normed != "outputs" or context.casts_inputs_separately:
+        kept = int(has_two_of_one) if context.remakes_elementwise and context.tp == 1 else branches
+        yield SavedTensor(name="norm_outputs", num_bytes=kept * gathered * context.element_bytes)
     if not context.has_fused_norm and layer.norm == "rmsnorm":
         # x in fp32 instead of x, and the normalised x (transformers' RMSNorm: 4 more bytes per element, measured).
         yield SavedTensor(name="norm_intermediates", num_bytes=layer.num_norms * per_norm * 4)
@@ -254,12 +278,15 @@ def _attention(prefix: str, spec: AttentionSpec, context: BlockContext) -> Itera
     if spec.has_qk_norm:
         pre_norm = tokens * (heads + kv_heads) * spec.head_dim * size
         yield SavedTensor(name=f"{prefix}.qk_norm_inputs", num_bytes=int(pre_norm))
+    elif spec.is_packed and spec.has_rotary and context.keeps_packed_products:
+        rotated = tokens * (heads + kv_heads) * spec.head_dim * size
+        yield SavedTensor(name=f"{prefix}.packed_product", num_bytes=int(rotated))
     up: tuple[RecomputeModule, ...] = ("mla_up_proj",) if spec.kind == "mla" else ()
     query = int(tokens * heads * spec.head_dim * size)
     yield SavedTensor(name=f"{prefix}.query", num_bytes=query, kept_by_operation_policy=True, modules=up)
     all_tokens = tokens * context.gathered_sequence_ratio
     key = int(all_tokens * kv_heads * spec.head_dim * size)
-    yield SavedTensor(name=f"{prefix}.key", num_bytes=key, modules=up)
+    yield SavedTensor(name=f"{prefix}.key", num_bytes=key, kept_by_operation_policy=spec.is_packed, modules=up)
     value = int(all_tokens * kv_heads * spec.v_head_dim * size)
     yield SavedTensor(name=f"{prefix}.value", num_bytes=value, kept_by_operation_policy=True, modules=up)
     output = int(tokens * heads * spec.v_head_dim * size)
@@ -300,18 +327,23 @@ def _scores(prefix: str, heads: float, spec: AttentionSpec, context: BlockContex
 
 
 def _dense(
-    name: str, width: int, is_gated: bool, context: BlockContext, *, modules: tuple[RecomputeModule, ...] = ("mlp",)
+    name: str, spec: DenseSpec, context: BlockContext, *, modules: tuple[RecomputeModule, ...] = ("mlp",)
 ) -> Iterator[SavedTensor]:
     """Feed-forward intermediates: gate and up (or the one pre-activation), then the down projection's input."""
+    width, is_gated = spec.intermediate_size, spec.is_gated
     column = context.tokens * width * context.element_bytes // context.tp
     read = context.activation_input_bytes if is_gated else context.element_bytes
     read_column = context.tokens * width * read // context.tp
     pre_activation = f"{name}.pre_activation"
     yield SavedTensor(name=pre_activation, num_bytes=read_column, kept_by_operation_policy=True, modules=modules)
     if is_gated:
-        yield SavedTensor(name=f"{name}.up", num_bytes=read_column, modules=modules)
+        is_kept = spec.is_packed
+        yield SavedTensor(name=f"{name}.up", num_bytes=read_column, kept_by_operation_policy=is_kept, modules=modules)
         if not context.has_fused_activation:
             yield SavedTensor(name=f"{name}.activated_gate", num_bytes=column, modules=modules)
+    elif context.spells_out_activations:
+        factors = SPELLED_OUT.get(spec.hidden_act, 0)
+        yield SavedTensor(name=f"{name}.factors", num_bytes=factors * column, modules=modules)
     if context.saves_mlp_input and not context.remakes_elementwise:
         down_input = context.tokens * width * context.input_bytes // context.tp
         yield SavedTensor(name=f"{name}.down_input", num_bytes=down_input, modules=modules)
@@ -349,8 +381,10 @@ def _moe(spec: MoeSpec, hidden: int, context: BlockContext) -> Iterator[SavedTen
     scores = 4 * context.tokens * spec.num_experts // context.sequence_shards
     yield SavedTensor(name="router.scores", num_bytes=scores, modules=_MOE)
     if spec.shared_intermediate_size:
-        shared = spec.shared_intermediate_size
-        yield from _dense("shared_experts", shared, spec.is_gated, context, modules=_SHARED_EXPERTS)
+        shared = DenseSpec(
+            intermediate_size=spec.shared_intermediate_size, hidden_act=spec.hidden_act, is_gated=spec.is_gated
+        )
+        yield from _dense("shared_experts", shared, context, modules=_SHARED_EXPERTS)
 
 
 def _mamba(spec: MambaSpec, context: BlockContext) -> Iterator[SavedTensor]:

@@ -267,7 +267,7 @@ class StageContext:
             has_fused_norm=self.profile.has_fused_norm
             or recipe.compile
             or recipe.liger_kernels
-            or (self.is_native_engine and not self.plan.cluster.runs_on_cpu),
+            or (self.is_native_engine and has_own_decoder(model) and not self.plan.cluster.runs_on_cpu),
             has_fused_activation=self.profile.has_fused_activation or recipe.compile or recipe.liger_kernels,
             saves_gathered_input=self.profile.saves_gathered_input & layout.sequence_parallel,
             attention_dropout=model.attention_dropout_fraction > 0,
@@ -281,6 +281,8 @@ class StageContext:
             remakes_expert_activation=self.is_native_engine & (weighs_inputs | compiles_whole),
             saves_mlp_input=not self.has_adapter or (self._adapts_feed_forward and not self.adapted_input_bytes),
             remakes_elementwise=self._is_own_compiled,
+            keeps_packed_products=self.profile.sharding != "megatron",
+            spells_out_activations=self.is_native_engine and not (has_own_decoder(model) or recipe.compile),
             fuses_norms=self.profile.has_transformer_engine,
             has_fp8_inputs=self.profile.has_transformer_engine and self._multiplies_in_fp8,
             has_fp8_activation_inputs=self._keeps_activation_inputs_in_8_bits,
