@@ -20,7 +20,7 @@ NEXT_LABELS = ("Next: ", "then: ")
 
 
 def as_command(command: str, name: str) -> str:
-    """The same question to another command.
+    """A command that asks another command the same question.
 
     >>> as_command("shardwise explain plan.json --tp 2", "timeline")
     'shardwise timeline plan.json --tp 2'
