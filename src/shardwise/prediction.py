@@ -305,6 +305,9 @@ class CostPrediction:
 
     tokens: float
     gpu_hours: float
+    low_gpu_hours: float
+    high_gpu_hours: float
+    """The band of speed and goodput, nine in ten; days, dollars and energy have the same one."""
     days: float
     usd: Dollars | None
     """``None`` when no price is known."""
@@ -334,6 +337,30 @@ class CostPrediction:
         """How far the cost moves with the speed, by the band of the step or published MFUs; ``None`` where one was
         given."""
         return next((row for row in self.sensitivities if row.assumption in ("step time", "MFU")), None)
+
+    def ends(self, amount: float) -> tuple[float, float]:
+        """Both ends of the band of an amount that follows from GPU-hours: days, dollars, energy."""
+        return amount * self.low_gpu_hours / self.gpu_hours, amount * self.high_gpu_hours / self.gpu_hours
+
+    @property
+    def low_days(self) -> float:
+        """Days at the low end of the band."""
+        return self.ends(self.days)[0]
+
+    @property
+    def high_days(self) -> float:
+        """Days at the high end of the band."""
+        return self.ends(self.days)[1]
+
+    @property
+    def low_usd(self) -> Dollars | None:
+        """Dollars at the low end of the band, at the same price; ``None`` when no price is known."""
+        return None if self.usd is None else self.ends(self.usd)[0]
+
+    @property
+    def high_usd(self) -> Dollars | None:
+        """Dollars at the high end of the band, at the same price; ``None`` when no price is known."""
+        return None if self.usd is None else self.ends(self.usd)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

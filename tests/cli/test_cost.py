@@ -72,7 +72,15 @@ def test_where_no_plan_fits_an_mfu_is_assumed_and_said(capsys):
     written = answer(["cost", "llama-3.1-405b", "1xrtx-4090", "--tokens", "1B"], capsys, exit_code=3)
     assert (written["fits"], written["fit"]) == (False, "does not fit")
     assert any("so an MFU is assumed" in said for said in written["cost"]["assumptions"])
-    assert any(said.startswith("MFU 42.0% of the dense bf16 peak") for said in written["cost"]["assumptions"])
+    said = next(said for said in written["cost"]["assumptions"] if said.startswith("MFU 42.0% of the dense bf16 peak"))
+    assert said.endswith("as 6(N - input embedding) + causal attention of 8,192 tokens a sequence")
+
+
+def test_a_run_that_does_not_fit_says_so_before_its_price(capsys):
+    assert main(["cost", "llama-3.1-405b", "1xrtx-4090", "--tokens", "1B"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("It does not fit the memory of 1 x ")
+    assert "1.00B tokens: " in " ".join(lines[:3])
 
 
 def test_where_the_question_is_refused_nobody_knows_whether_it_fits(capsys):

@@ -154,17 +154,19 @@ def test_a_run_says_what_is_billed_and_what_its_steps_alone_take(capsys):
     assert main(command) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert (
-        f"1.00T tokens: {cost['days']:,.1f} days, ${cost['usd']:,.0f} billed (steps alone {cost['best_days']:,.1f} "
-        f"days, ${cost['best_usd']:,.0f}; goodput {cost['goodput_fraction']:.1%}) at $"
+        f"1.00T tokens: {cost['days']:,.1f} days ({cost['low_days']:,.1f} to {cost['high_days']:,.1f} days), "
+        f"${cost['usd']:,.0f} (${cost['low_usd']:,.0f} to ${cost['high_usd']:,.0f}) billed at $"
     ) in told
+    steps = f"; steps alone {cost['best_days']:,.1f} days, ${cost['best_usd']:,.0f}, goodput "
+    assert f"{steps}{cost['goodput_fraction']:.1%}." in told
 
 
 def test_a_run_of_minutes_is_not_said_in_days(capsys):
     """A fine-tune took "1 GPU-hours, 0.0 days, 0.0 MWh"."""
     assert main(shlex.split("predict llama-3.1-8b 1xrtx-4090 --adapter qlora --tokens 10M")) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"10\.00M tokens: \d+\.\d min, \$0\.\d+ billed \(steps alone \d+\.\d min, ", told)
-    assert re.search(r"take 0\.\d+ GPU-hours, \d+\.\d min, 0\.\d+ kWh;", told)
+    assert re.search(r"10\.00M tokens: \d+\.\d min \(\d+\.\d min to \d\.\d h\), \$0\.\d+ \(\$0", told)
+    assert re.search(r"take 0\.\d+ GPU-hours, \d+\.\d min \(\d+\.\d min to \d\.\d h\), 0\.\d+ kWh;", told)
     assert "0.0 " not in told.partition("10.00M tokens take")[2].partition("Assumed")[0]
 
 

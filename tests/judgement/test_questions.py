@@ -1,4 +1,4 @@
-"""The laugh test: 77 questions whose answer an expert accepts, 49 mistakes that `explain` finds.
+"""The laugh test: 107 questions whose answer an expert accepts, 64 mistakes that `explain` finds.
 
 What is right stands in questions.toml and mistakes.toml, and in further_questions.toml and further_mistakes.toml, with
 the words that they are written in.
@@ -103,10 +103,17 @@ def rows_of(answer):
     return [answer["recommended"], *shown] if "recommended" in answer else shown
 
 
-def recommendation(answer):
-    """Facts of the recommended plan, also about the plans that stand beside it."""
+def num_moved(facts):
+    return (facts["offload"] != "none") + facts["activation_offload"]
+
+
+def recommendation(answer, laughs=()):
+    """Facts of the recommended plan, also about the plans that stand beside it and are neither laughed at nor move
+    more to the host."""
     rows = [facts_of(row["plan"], row["prediction"]) for row in rows_of(answer)]
-    best, safe = rows[0], [row["step_s"] for row in rows if row["fit"] == "safely"]
+    best = rows[0]
+    serious = [row for row in rows if all(broken(laugh["when"], row) for laugh in laughs)]
+    safe = [row["step_s"] for row in serious if row["fit"] == "safely" and num_moved(row) <= num_moved(best)]
     slower = 100 * (best["step_s"] / min(safe) - 1) if safe else 0.0  # nothing safe is faster
     return {**best, "slower_percent": slower, "alternatives": len(answer.get("plans", rows))}
 
@@ -129,7 +136,7 @@ def test_an_expert_accepts_the_answer(question):
         assert answer["code"].startswith(question["refuses"])
         return
     assert exit_code == 0, answer.get("error", "no plan")
-    facts = recommendation(answer)
+    facts = recommendation(answer, question["laughs"])
     laughs = [laugh["because"] for laugh in question["laughs"] if not broken(laugh["when"], facts)]
     missed = [broken(accepted, facts) for accepted in question["accepts"]]
     offers = list(offers_of(answer))
@@ -166,7 +173,7 @@ def test_the_fix_of_a_mistake_stands_first(mistake, tmp_path):
         firsts = [answer["fix"]]
     else:
         warnings = [one["suggestion"] for one in answer["findings"] if one["topic"] == "caution" and one["suggestion"]]
-        edits = [answer["best"], *answer["changes"][:1]]
+        edits = [change for change in (answer["best"], *answer["changes"][:1]) if change]
         firsts = [*(one["edit"] for one in edits), *warnings[:1]]
     found = any(re.search(rf"(?<!\w){fix}(?![\w.])", text) for fix in mistake["fix"] for text in firsts)
     assert found == (mistake["id"] not in FURTHER_MISTAKES["second"]), firsts
@@ -188,11 +195,11 @@ def has_all(patterns, text):
 
 
 def test_the_tables_are_whole():
-    """Forty, 37 and thirty, at least 25 with a published layout, and nothing on a list that is not asked."""
+    """Forty, 67 and thirty, at least 25 with a published layout, and nothing on a list that is not asked."""
     questions, mistakes = [*QUESTIONS["question"], *FURTHER["question"]], MISTAKES["mistake"]
     published = [one for one in questions if "source" in one]
-    assert (len(QUESTIONS["question"]), len(FURTHER["question"]), len(mistakes)) == (40, 37, 30)
-    assert len(FURTHER_MISTAKES["mistake"]) == 19
+    assert (len(QUESTIONS["question"]), len(FURTHER["question"]), len(mistakes)) == (40, 67, 30)
+    assert len(FURTHER_MISTAKES["mistake"]) == 34
     assert all(one["reason"] for one in FURTHER_MISTAKES["mistake"])
     assert sum("source" in one for one in QUESTIONS["question"]) >= 25
     assert all(one["source"].keys() == {"url", "date", "layout"} for one in published)

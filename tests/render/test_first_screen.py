@@ -10,7 +10,7 @@ from render.sample_answers import FOUND, NOT_FOUND
 from render.sample_records import PLAN, PREDICTION
 from shardwise.catalog import read_cluster
 from shardwise.layout import Layout
-from shardwise.prediction import CostSensitivity, RunningCost, TimeEntry
+from shardwise.prediction import RunningCost, TimeEntry
 from shardwise.render.answer_words import memory_words, run_words, speed_words
 from shardwise.render.first_screen import (
     CHANGE_LINES,
@@ -418,21 +418,14 @@ def test_dollars_stand_beside_their_rate_and_their_band():
     assert speed_words(alone).endswith("; $2.50 an hour (AWS), $50.00 per 1B tokens")
     assert "an hour" not in speed_words(replace(priced, cost=PREDICTION.cost))
     assert "an hour" not in speed_words(replace(priced, running_cost=None))
-    speed = CostSensitivity(
-        assumption="step time",
-        basis="its band",
-        low_gpu_hours=360,
-        high_gpu_hours=480,
-        low_usd=900.0,
-        high_usd=1200.0,
-        swing_ratio=4 / 3,
+    hours = {"gpu_hours": 400.0, "low_gpu_hours": 360.0, "high_gpu_hours": 480.0}
+    cost = replace(PREDICTION.cost, **hours, days=10.0, usd=1000.0, usd_per_gpu_hour=2.5, price_source="AWS")
+    assert run_words(cost) == (
+        "1.00T tokens: 10.0 days (9.0 to 12.0 days), $1,000 ($900.00 to $1,200) billed at $2.50 per GPU and hour "
+        "(AWS); steps alone 9.0 days, $900.00, goodput 90.0%"
     )
-    cost = replace(PREDICTION.cost, usd=1000.0, usd_per_gpu_hour=2.5, price_source="AWS", sensitivities=(speed,))
-    billed = (
-        f"$1,000 billed (steps alone {cost.best_days:,.1f} days, $900.00; goodput 90.0%) at $2.50 per GPU and hour "
-    )
-    assert f"{billed}(AWS; $900.00 to $1,200 over the band of step time)" in run_words(cost)
-    assert " to $" not in run_words(replace(cost, sensitivities=()))
+    given = replace(cost, low_gpu_hours=400.0, high_gpu_hours=400.0)
+    assert run_words(given).startswith("1.00T tokens: 10.0 days, $1,000 billed at")
 
 
 def test_a_reason_that_is_too_long_ends_with_a_whole_part():

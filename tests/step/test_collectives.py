@@ -75,6 +75,14 @@ def test_every_micro_batch_gathers_again():
     assert counts(plan) == {"all_gather": 36, "reduce_scatter": 20}
 
 
+@pytest.mark.parametrize(("zero_stage", "times"), [(1, 1), (2, 4)])
+def test_megatron_reduces_divided_gradients_in_every_micro_batch(zero_stage, times):
+    """NVIDIA/Megatron-LM@00caa53af ``megatron_fsdp.py``: ``no_shard`` and ``optim`` alone delay their reductions."""
+    plan = plan_of(Layout(dp_shard=8, zero_stage=zero_stage), engine="megatron", global_batch_size=32)
+    once = plan_of(Layout(dp_shard=8, zero_stage=zero_stage), engine="megatron", global_batch_size=8)
+    assert counts(plan)["reduce_scatter"] == times * counts(once)["reduce_scatter"] > 0
+
+
 def test_pipelines_gather_and_reduce_once_per_step():
     plan = plan_of(Layout(dp_shard=4, pp=2), model=shapes.llama_3_8b(4), global_batch_size=32)
     assert plan.num_microbatches == 8

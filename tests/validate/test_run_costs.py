@@ -38,25 +38,28 @@ def test_public_totals_lie_inside_the_predicted_band(bill, quantity, printed):
 
 
 def test_llama_405b_follows_from_its_reported_rate_within_a_fiftieth():
-    """38 to 43 % MFU (arXiv:2407.21783, table 4) and the goodput predicted for 16,384 GPUs."""
-    assert ROWS["COST-011", "GPU-hours"].signed_error_fraction == pytest.approx(-0.015, abs=0.005)
+    """38 to 43 % MFU (arXiv:2407.21783, table 4) and the goodput predicted for 16,384 GPUs: -1.5 % while that was
+    failures alone, 1.1 % with the losses of whole runs, of which this is one."""
+    assert ROWS["COST-011", "GPU-hours"].signed_error_fraction == pytest.approx(0.011, abs=0.005)
 
 
 def test_deepseek_v3_follows_from_a_step_of_its_layout():
-    """Its step is 13 % too fast, and it lost less than the tenth that whole runs of its size publish, since nothing was
-    rolled back: the two errors have opposite signs."""
+    """Its step is 13 % too fast, and it lost less than the 4.7 % that are predicted for 2,048 GPUs, since nothing was
+    rolled back: the two errors have opposite signs, and nearly cancelled while a tenth was taken off."""
     row = ROWS["COST-023", "GPU-hours"]
     assert row.is_of_setup
-    assert row.signed_error_fraction == pytest.approx(-0.034, abs=0.005)
+    assert row.signed_error_fraction == pytest.approx(-0.088, abs=0.005)
 
 
-def test_a_run_whose_trace_gave_constants_is_marked_and_in_no_total():
-    """Two ratios of DeepSeek-V3's kernels are of its authors' trace, so its bill was not predicted blind."""
-    row = ROWS["COST-023", "GPU-hours"]
-    assert [one.id for one in REPORT.rows if one.fitted] == [row.id]
-    assert not any((row.is_blind, row.is_step, row.is_of_rate))
+def test_runs_that_gave_constants_are_marked_and_in_no_total():
+    """Two ratios of DeepSeek-V3's kernels are of its authors' trace, and what five runs lost is in the middle of what
+    goodput takes for lost, so none of these bills tests a prediction."""
+    fitted = [one for one in REPORT.rows if one.fitted]
+    assert [one.id for one in fitted] == ["COST-011", "COST-023", "COST-046", "COST-047", "COST-051", "COST-052"]
+    assert not any(row.is_blind or row.is_step or row.is_of_rate for row in fitted)
     assert "Only the first 25 are predicted blind" in summary(REPORT)
-    assert "1 marked + of a run that constants of the step were taken from (COST-023: two ratios" in summary(REPORT)
+    assert "6 marked + of runs that constants were taken from (COST-011, COST-046," in summary(REPORT)
+    assert "COST-023: two ratios of 8-bit products" in summary(REPORT)
     assert "DeepSeek-V3+" in run_costs_text(REPORT)
 
 
@@ -74,12 +77,11 @@ def test_a_run_far_below_the_usual_rate_is_outside_its_band_and_says_what_it_imp
 def test_the_rate_a_source_prints_goes_before_the_default():
     """BloombergGPT: 139,200 steps of 32.5 s are 52.4 days, and the paper says about 53."""
     row = ROWS["COST-052", "days"]
-    assert row.is_of_rate
-    assert row.predicted_amount == pytest.approx(52.4 / 0.991, abs=0.1)
+    assert row.basis.startswith("the source's rate")
+    assert row.predicted_amount == pytest.approx(52.4 / 0.991 / 0.975, abs=0.1)
     assert (row.published_low_amount, row.published_high_amount) == (52.5, 53.5)
-    bloom = ROWS["COST-046", "GPU-hours"]  # its days are those of the calendar; inside since the band has a slow host
-    assert bloom.signed_error_fraction == pytest.approx(-0.093, abs=0.005)
-    assert bloom.published_amount > 0.98 * bloom.high_amount
+    bloom = ROWS["COST-046", "GPU-hours"]  # its days are those of the calendar
+    assert bloom.signed_error_fraction == pytest.approx(-0.07, abs=0.005)
 
 
 def test_a_stated_set_up_goes_before_the_default():
@@ -99,18 +101,16 @@ def test_hours_that_the_table_computed_from_days_are_not_divided_again():
 
 
 def test_four_in_five_figures_are_inside_and_no_row_is_dropped_silently():
-    """55 of 62, and 20 of the 25 that are predicted blind (2026-12-01), 15.8 % too cheap in the middle; without
-    BLOOM's hours, which a band that was widened with them in view took in, and DeepSeek-V3's, from whose trace
-    constants were taken: with it there were 63 figures and 26 blind ones, 14.8 % off in the middle."""
-    fitted = {("COST-046", "GPU-hours"), ("COST-023", "GPU-hours")}
-    inside = [row.is_in_band for row in REPORT.rows if (row.id, row.quantity) not in fitted]
-    assert len(inside) >= 62
-    assert mean(inside) >= 0.86
+    """54 of 58, and 23 of the 25 that are predicted blind (2026-12-01), 14.1 % too cheap in the middle; without six
+    that constants were taken from: five of what goodput takes for lost, and DeepSeek-V3's kernels."""
+    inside = [row.is_in_band for row in REPORT.rows if not row.fitted]
+    assert len(inside) >= 58
+    assert mean(inside) >= 0.93
     blind = [row for row in REPORT.rows if row.is_blind]
     assert len(blind) >= 25
-    assert mean(row.is_in_band for row in blind) >= 0.75
-    assert median(row.signed_error_fraction for row in blind) > -0.16
-    assert median(abs(row.signed_error_fraction) for row in blind) < 0.16
+    assert mean(row.is_in_band for row in blind) >= 0.92
+    assert median(row.signed_error_fraction for row in blind) > -0.142
+    assert median(abs(row.signed_error_fraction) for row in blind) < 0.142
     assert [row.id for row in REPORT.rows if row.gap] == ["COST-013", "COST-014"]
     assert all(row.is_in_band for row in REPORT.rows if row.is_step)
     assert {row.id for row in REPORT.rows} | {row.id for row in REPORT.unused} == {row.id for row in read_rows("cost")}

@@ -39,6 +39,8 @@ class Recommended:
     """The assumption that follows: whose step is taken, or why an MFU is assumed."""
     fit: Fit | None
     """``None`` where no plan was searched, so that nobody knows."""
+    seq_len: int | None = None
+    """The length of a sequence that the question has, given or assumed; ``None`` where there is no question."""
 
 
 def cost(
@@ -95,15 +97,16 @@ def cost(
     if planned is not None and planned.plan is not None:
         run = _cost_of_plan(planned.plan, price, goodput=goodput, origin=planned.sentence)
         return CostAnswer(run=replace(run, assumed=QUESTION - ({"seq_len"} if seq_len else set())))
-    run = RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=estimate_cost(request))
-    if planned is not None:
-        told = replace(run.cost, assumptions=(planned.sentence, *run.cost.assumptions))
-        run = replace(run, cost=told, fit=planned.fit)
-    return CostAnswer(run=run)
+    if planned is None:
+        return CostAnswer(run=RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=estimate_cost(request)))
+    found = estimate_cost(replace(request, seq_len=planned.seq_len or seq_len))
+    found = replace(found, assumptions=(planned.sentence, *found.assumptions))
+    return CostAnswer(run=RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=found, fit=planned.fit))
 
 
 def _recommended(model: PlanSource, cluster: ClusterSource, *, tokens: float, seq_len: int | None) -> Recommended:
     """The plan that is recommended for the model there, or why there is none."""
+    question = None
     try:
         fields = {"tokens": tokens} | ({"seq_len": seq_len} if seq_len is not None else {})
         question = asked_plan(model, cluster, fields)
@@ -113,11 +116,11 @@ def _recommended(model: PlanSource, cluster: ClusterSource, *, tokens: float, se
         if isinstance(error, ModelError):
             raise
         sentence = f"no plan was searched ({error.message}), so an MFU is assumed"
-        return Recommended(sentence=sentence, fit=None)
+        return Recommended(sentence=sentence, fit=None, seq_len=question.recipe.seq_len if question else None)
     for best in found[:1]:
         return Recommended(plan=best.plan, sentence=_origin(best.plan), fit=best.prediction.fit)
     sentence = "no plan of this model fits this hardware, so an MFU is assumed"
-    return Recommended(sentence=sentence, fit="does not fit")
+    return Recommended(sentence=sentence, fit="does not fit", seq_len=question.recipe.seq_len)
 
 
 def _utilisation_words(throughput: Throughput) -> str:

@@ -1,8 +1,9 @@
 """GPU-hours, days, dollars and energy of a whole training run.
 
 With a PLAN its predicted step time is used. With a MODEL, on a CLUSTER or on --num-gpus of --gpu, it is that of the
-plan recommended there, or follows from the run's FLOP and --mfu. Goodput (failures, restarts, checkpoints and, of
-large jobs, evaluation and repeated steps) is predicted from published rates and whole runs unless it is given.
+plan recommended there, or follows from the run's FLOP and --mfu. Goodput (failures, restarts, checkpoints, batch
+ramps, evaluation and repeated steps) is predicted from published rates and whole runs unless it is given. The band of
+every figure is that of speed and goodput: nine runs in ten lie inside.
 """
 
 import argparse

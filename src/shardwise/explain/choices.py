@@ -254,6 +254,13 @@ def _switch(name: str) -> Callable[[Plan], Edits]:
     return lambda plan: tuple(one for one in slow_switches(plan) if dict(one.changes).keys() == {name})
 
 
+def _sixteen_bit_base(plan: Plan) -> Edits:
+    """LoRA, also with half the micro-batch, whose activations make room for the weights."""
+    size = plan.recipe.micro_batch_size
+    for smaller in (size, size // 2) if size > 1 else (size,):
+        yield edit(plan, "weights of 16 bits on each GPU", TRAINING, adapter="lora", micro_batch_size=smaller)
+
+
 def _mixed_precision(plan: Plan) -> Edits:
     for precision in ("bf16-mixed", "fp16-mixed"):
         yield edit(plan, "16-bit matrix products: check the loss", TRAINING, precision=precision)
@@ -352,5 +359,10 @@ CHOICES = (
         words=lambda plan: "Training in fp32" if plan.recipe.precision == "fp32" else "",
         because="tensor cores compute in 16 bits, bf16 or fp16, several times faster",
         edits=_mixed_precision,
+    ),
+    Choice(
+        words=lambda plan: "Unpacking weights of 4 bits (adapter=qlora)" if plan.recipe.adapter == "qlora" else "",
+        because="every product waits until its weights are unpacked to 16 bits, which the GPU has room to hold",
+        edits=_sixteen_bit_base,
     ),
 )

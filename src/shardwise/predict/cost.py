@@ -22,16 +22,13 @@ from shardwise.predict.cost_sensitivity import (
 from shardwise.predict.goodput import (
     GOOD,
     POOR,
-    SLOW_HOST_SENTENCE,
     TYPICAL,
-    TYPICAL_WHOLE_RUN,
-    WHOLE_RUN_GPUS,
-    WHOLE_RUN_SENTENCE,
     Goodput,
-    may_wait_for_hosts,
+    other_losses_sentence,
     predict_goodput,
 )
 from shardwise.predict.model_flop import mfu_convention, model_flop_per_token
+from shardwise.predict.time_band import independent_ratios
 from shardwise.prediction import CostPrediction, RunningCost, Throughput, TimePrediction
 from shardwise.recipe import MAX_SEQ_LEN
 from shardwise.units import Dollars, FlopPerSecond
@@ -73,7 +70,7 @@ def estimate_cost(request: CostRequest) -> CostPrediction:
         convention = "6N with every active parameter"
     else:
         per_token = model_flop_per_token(request.model, seq_len=request.seq_len)
-        convention = mfu_convention(request.model)
+        convention = f"{mfu_convention(request.model)} of {request.seq_len:,} tokens a sequence"
     dtype, peak = training_peak(request.gpu)
     published = published_mfu(request.gpu)
     mfu_fraction = published.typical_fraction if request.mfu_fraction is None else request.mfu_fraction
@@ -86,7 +83,7 @@ def estimate_cost(request: CostRequest) -> CostPrediction:
         f"FLOP are counted as {convention}"
     )
     spread = mfu_spread(published) if request.mfu_fraction is None else None
-    return _priced(request, ideal_hours, rate_spreads=(spread,), assumptions=(sentence,))
+    return _priced(request, ideal_hours, rate=spread, assumptions=(sentence,))
 
 
 def predict_cost(
@@ -120,16 +117,16 @@ def predict_cost(
     return _priced(
         request,
         ideal_hours,
-        rate_spreads=(step_time_spread(time), _tuning(plan, throughput) if origin else None),
+        rate=step_time_spread(time),
+        tuning=_tuning(plan, throughput) if origin else None,
         assumptions=(*((origin,) if origin else ()), "the predicted step time holds for the whole run"),
     )
 
 
 def _tuning(plan: Plan, throughput: Throughput) -> Spread | None:
     """The costs of the run between this plan, which nobody has run yet, and the speed that most people reach."""
-    _, peak = training_peak(plan.cluster.gpu)
-    flop_per_s = throughput.tokens_per_s_per_gpu * model_flop_per_token(plan.model, seq_len=plan.recipe.seq_len)
-    return tuning_spread(flop_per_s / peak, published_mfu(plan.cluster.gpu))
+    share = throughput.mfu_fraction
+    return None if share is None else tuning_spread(share, published_mfu(plan.cluster.gpu))
 
 
 def running_cost(plan: Plan, throughput: Throughput) -> RunningCost | None:
@@ -213,9 +210,18 @@ def _share_problem(request: CostRequest) -> tuple[str, str, str] | None:
 
 
 def _priced(
-    request: CostRequest, ideal_hours: float, *, rate_spreads: tuple[Spread | None, ...], assumptions: tuple[str, ...]
+    request: CostRequest,
+    ideal_hours: float,
+    *,
+    rate: Spread | None,
+    tuning: Spread | None = None,
+    assumptions: tuple[str, ...],
 ) -> CostPrediction:
-    """Divide by goodput, multiply by price and power, and take every assumption to its ends."""
+    """Divide by goodput, multiply by price and power, and take every assumption to its ends.
+
+    The band is that of speed and goodput, which err independently. A price is paid and not predicted, and a plan that
+    is tuned less is another plan.
+    """
     goodput, goodput_sentence = _goodput(request)
     hours = ideal_hours / goodput.fraction
     usd_per_hour, price_source = _price(request)
@@ -225,14 +231,14 @@ def _priced(
         if power_w
         else f"the power of {request.gpu.id} is unknown, so energy is not counted"
     )
-    spreads = (
-        *rate_spreads,
-        goodput_spread(goodput, num_gpus=request.num_gpus) if request.goodput_fraction is None else None,
-        price_spread(request.prices) if request.usd_per_gpu_hour is None else None,
-    )
+    lost = goodput_spread(goodput) if request.goodput_fraction is None else None
+    asked = price_spread(request.prices) if request.usd_per_gpu_hour is None else None
+    low, high = independent_ratios([(1.0, 1.0), *(one.ratios for one in (rate, lost) if one is not None)])
     return CostPrediction(
         tokens=request.tokens,
         gpu_hours=hours,
+        low_gpu_hours=hours * low,
+        high_gpu_hours=hours * high,
         days=run_cost.run_days(gpu_hours=hours, num_gpus=request.num_gpus),
         usd=None if usd_per_hour is None else run_cost.run_usd(gpu_hours=hours, usd_per_gpu_hour=usd_per_hour),
         usd_per_gpu_hour=usd_per_hour,
@@ -243,7 +249,9 @@ def _priced(
         energy_mwh=run_cost.energy_mwh(gpu_hours=hours, gpu_power_w=power_w) if power_w else None,
         assumptions=(*assumptions, goodput_sentence, energy_sentence),
         sensitivities=sensitivities(
-            tuple(spread for spread in spreads if spread is not None), gpu_hours=hours, usd_per_gpu_hour=usd_per_hour
+            tuple(one for one in (rate, tuning, lost, asked) if one is not None),
+            gpu_hours=hours,
+            usd_per_gpu_hour=usd_per_hour,
         ),
     )
 
@@ -254,11 +262,8 @@ def _goodput(request: CostRequest) -> tuple[Goodput, str]:
     if given is not None:
         same = replace(predicted, fraction=given, low_fraction=given, high_fraction=given)
         return same, f"goodput {given:.1%} was given"
-    sentence = f"goodput: {TYPICAL.description}; best case {GOOD.description}; worst case {POOR.description}"
-    sentence += f", {SLOW_HOST_SENTENCE}" if may_wait_for_hosts(request.num_gpus) else ""
-    if request.num_gpus >= WHOLE_RUN_GPUS:
-        sentence += f"; evaluation, ramp-up and repeated steps: at most {TYPICAL_WHOLE_RUN:.0%}, {WHOLE_RUN_SENTENCE}"
-    return predicted, sentence
+    rates = f"{TYPICAL.description}; best case {GOOD.description}; worst case {POOR.description}"
+    return predicted, f"goodput: {rates}; {other_losses_sentence()}"
 
 
 SUMMARIES = {

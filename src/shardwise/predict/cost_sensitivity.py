@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from shardwise.cluster import Gpu, Price
-from shardwise.predict.goodput import Goodput, may_wait_for_hosts
+from shardwise.predict.goodput import Goodput
 from shardwise.prediction import CostSensitivity, TimePrediction
 from shardwise.units import Dollars, format_band, format_percent, format_usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MfuRange:
-    """The 10th, 50th and 90th percentile of published MFUs."""
+    """The 5th, 50th and 95th percentile of published MFUs: as many runs lie between as in the band of a step."""
 
     arch: str
     """Beginning of an architecture's name; empty for all parts together."""
@@ -26,9 +26,9 @@ class MfuRange:
 
 
 PUBLISHED_MFU = (
-    MfuRange(arch="Ampere", low_fraction=0.34, typical_fraction=0.48, high_fraction=0.58, num_runs=190),
-    MfuRange(arch="Hopper", low_fraction=0.22, typical_fraction=0.38, high_fraction=0.43, num_runs=103),
-    MfuRange(arch="", low_fraction=0.28, typical_fraction=0.42, high_fraction=0.55, num_runs=308),
+    MfuRange(arch="Ampere", low_fraction=0.30, typical_fraction=0.48, high_fraction=0.60, num_runs=190),
+    MfuRange(arch="Hopper", low_fraction=0.18, typical_fraction=0.38, high_fraction=0.46, num_runs=103),
+    MfuRange(arch="", low_fraction=0.22, typical_fraction=0.42, high_fraction=0.58, num_runs=308),
 )
 """The published MFUs of ``benchmarks/published/tables/throughput.csv``, counted as ours are: causal attention once,
 over the 16-bit peak (54 whose count is unknown as printed). Hopper has three times the peak of Ampere with 1.6 times
@@ -49,6 +49,11 @@ class Spread:
     moves_hours: bool = True
     """Whether it changes GPU-hours; false for a price, which changes dollars alone."""
 
+    @property
+    def ratios(self) -> tuple[float, float]:
+        """Both factors, the lower one first."""
+        return self.low_ratio, self.high_ratio
+
 
 def published_mfu(gpu: Gpu) -> MfuRange:
     """The MFUs of published runs on parts of the same architecture, else on all parts."""
@@ -56,18 +61,18 @@ def published_mfu(gpu: Gpu) -> MfuRange:
 
 
 def mfu_spread(published: MfuRange) -> Spread:
-    """Cost factors from the MFU that nine in ten published runs stay below to the one that nine in ten exceed."""
+    """Cost factors at both ends of the MFUs of nine in ten published runs."""
     low, high = published.low_fraction, published.high_fraction
     return Spread(
         assumption="MFU",
-        basis=f"{format_percent(high)} to {format_percent(low)}, the middle four fifths of {published.runs}",
+        basis=f"{format_percent(high)} to {format_percent(low)}, nine in ten of {published.runs}",
         low_ratio=published.typical_fraction / high,
         high_ratio=published.typical_fraction / low,
     )
 
 
 def tuning_spread(mfu_fraction: float, published: MfuRange) -> Spread | None:
-    """Cost factors from a recommended plan's MFU to the one that nine in ten published runs exceed.
+    """Cost factors from a recommended plan's MFU to the lowest of nine in ten published runs.
 
     ``None`` where the plan's is no higher: published runs say nothing of what its tuning is worth.
     """
@@ -76,8 +81,8 @@ def tuning_spread(mfu_fraction: float, published: MfuRange) -> Spread | None:
         return None
     return Spread(
         assumption="tuning",
-        basis=f"{format_percent(mfu_fraction)} MFU as recommended to {format_percent(low)}, which nine in ten of "
-        f"{published.runs} exceed",
+        basis=f"{format_percent(mfu_fraction)} MFU as recommended to {format_percent(low)}, the lowest of nine in "
+        f"ten of {published.runs}",
         low_ratio=1.0,
         high_ratio=mfu_fraction / low,
     )
@@ -93,14 +98,13 @@ def step_time_spread(time: TimePrediction) -> Spread:
     )
 
 
-def goodput_spread(goodput: Goodput, *, num_gpus: int) -> Spread:
-    """Cost factors from the best published failure rate to the worst, of several servers with a slow host."""
-    slow_host = ", the worst with a slow host" if may_wait_for_hosts(num_gpus) else ""
+def goodput_spread(goodput: Goodput) -> Spread:
+    """Cost factors at the ends of goodput's band."""
     best, worst = format_percent(goodput.high_fraction), format_percent(goodput.low_fraction)
     return Spread(
         assumption="goodput",
-        basis=f"{best} to {worst}, the best and the worst published failure rates{slow_host}",
-        low_ratio=goodput.fraction / goodput.high_fraction,
+        basis=f"{best} to {worst}, by published failure rates and whole runs",
+        low_ratio=min(1.0, goodput.fraction / goodput.high_fraction),
         high_ratio=goodput.fraction / goodput.low_fraction,
     )
 

@@ -1,6 +1,6 @@
 """The figures of an answer on one line each: memory with its verdict, speed, and the whole run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from shardwise.ledger import TimeComponent
@@ -129,19 +129,22 @@ def _band_words(time: TimePrediction) -> str:
 
 
 def run_words(cost: CostPrediction) -> str:
-    """Days and dollars of the whole run: what is billed, with failures and restarts, and what its steps alone take;
-    then the price and what the speed moves."""
-    start = f"{format_count(cost.tokens)} tokens: {format_days(cost.days)}"
-    goodput, speed = f"goodput {format_percent(cost.goodput_fraction)}", cost.rate_sensitivity
-    best = f"steps alone {format_days(cost.best_days)}"
+    """Days and dollars of the whole run with their bands: what is billed, with failures and restarts, at which price;
+    then what its steps alone take."""
+    start = f"{format_count(cost.tokens)} tokens: {with_band(cost, cost.days, format_days)}"
+    goodput, best = f"goodput {format_percent(cost.goodput_fraction)}", f"steps alone {format_days(cost.best_days)}"
     if cost.usd is None or cost.usd_per_gpu_hour is None or cost.best_usd is None:
-        return f"{start} ({best}; {goodput}), no price known"
-    band = ""
-    if speed is not None and speed.low_usd is not None and speed.high_usd is not None:
-        band = f"; {_usd_words(speed.low_usd)} to {_usd_words(speed.high_usd)} over the band of {speed.assumption}"
-    rate, source = format_usd(cost.usd_per_gpu_hour), cost.price_source
-    billed = f"{start}, {_usd_words(cost.usd)} billed ({best}, {_usd_words(cost.best_usd)}; {goodput})"
-    return f"{billed} at {rate} per GPU and hour ({source}{band})"
+        return f"{start}; no price known ({best}; {goodput})"
+    price = f"{format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
+    billed = f"{with_band(cost, cost.usd, _usd_words)} billed at {price}"
+    return f"{start}, {billed}; {best}, {_usd_words(cost.best_usd)}, {goodput}"
+
+
+def with_band(cost: CostPrediction, amount: float, words: Callable[[float], str]) -> str:
+    """An amount that follows from GPU-hours, with its band; without where speed and goodput were both given."""
+    told, low, high = words(amount), *map(words, cost.ends(amount))
+    unit = "".join(told.rpartition(" ")[1:])
+    return told if low == high else f"{told} ({low.removesuffix(unit) if high.endswith(unit) else low} to {high})"
 
 
 def _usd_words(amount_usd: Dollars) -> str:

@@ -18,7 +18,7 @@ KEYS: Mapping[str, str] = {
     # a prediction and its cost
     "CommunicationEntry": "name kind axis group_size bytes=num_bytes count total_s exposed_s algorithm protocol"
     " bottleneck basis",
-    "CostPrediction": "* best_days best_usd",
+    "CostPrediction": "* best_days best_usd low_days high_days low_usd high_usd",
     "CostSensitivity": "*",
     "Calibration": "digest date machine is_measured",
     "ExposedCommunication": "total_s axes_s={axes} shared_by_axes_s units_s={units} shared_by_units_s",

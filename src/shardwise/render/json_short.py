@@ -13,7 +13,7 @@ KEPT: Mapping[str, str] = {
     " high_fraction",
     "time": "step_s step_low_s step_high_s attention_kernel",
     "throughput": "tokens_per_s tokens_per_s_per_gpu mfu_fraction",
-    "cost": "tokens gpu_hours days usd goodput_fraction",
+    "cost": "tokens gpu_hours days low_days high_days usd low_usd high_usd goodput_fraction",
 }
 """What a short prediction has, and of each part which keys; ``predict`` has the rest for the plan beside it."""
 DROP = -1

@@ -1,4 +1,4 @@
-"""The cost of a whole run as text: one figure a line, with the band of goodput and the price's origin."""
+"""The cost of a whole run as text: one figure a line, with its band, and the price's origin."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.prediction import CostPrediction, CostSensitivity
-from shardwise.render.answer_words import run_words
+from shardwise.render.answer_words import run_words, with_band
 from shardwise.render.names import model_text
 from shardwise.render.next_lines import Following
 from shardwise.render.question import plan_lines
@@ -26,10 +26,12 @@ def run_cost_text(run: RunCost, *, commands: Sequence[str] = (), style: TextStyl
 
 def run_cost_parts(run: RunCost, asked: Sequence[Text]) -> Iterator[RenderableType]:
     """The parts of the page, in reading order, with the question as it was understood."""
-    yield Text(f"{run_words(run.cost)} on {run.num_gpus:,} x {run.gpu.name}.", style="bold green")
-    if run.fit not in ("fits", None):
-        style = "bold yellow" if run.fits else "bold red"
-        yield Text(f"Its memory: {run.fit}; `shardwise explain` says why.", style=style)
+    where = f"{run.num_gpus:,} x {run.gpu.name}"
+    if run.fits is False:
+        yield Text(f"It does not fit the memory of {where}; `shardwise explain` says why. If it did:", style="bold red")
+    yield Text(f"{run_words(run.cost)} on {where}.", style="bold green")
+    if run.fit == "at the edge":
+        yield Text("Its memory: at the edge; `shardwise explain` says why.", style="bold yellow")
     yield Text()
     if asked:
         yield from asked
@@ -52,15 +54,15 @@ def _header(run: RunCost) -> Table:
 
 
 def cost_table(cost: CostPrediction) -> Table:
-    """GPU-hours, days, dollars, goodput and energy."""
+    """GPU-hours, days, dollars, goodput and energy, each with its band."""
     low, high = format_percent(cost.goodput_low_fraction), format_percent(cost.goodput_high_fraction)
     table = _lines()
-    table.add_row("GPU-hours", format_whole(cost.gpu_hours))
-    table.add_row("time", format_days(cost.days))
+    table.add_row("GPU-hours", with_band(cost, cost.gpu_hours, format_whole))
+    table.add_row("time", with_band(cost, cost.days, format_days))
     table.add_row("dollars", _money(cost))
-    table.add_row("goodput", f"{format_percent(cost.goodput_fraction)} (between {low} and {high})")
     if cost.energy_mwh is not None:
-        table.add_row("energy", format_mwh(cost.energy_mwh))
+        table.add_row("energy", with_band(cost, cost.energy_mwh, format_mwh))
+    table.add_row("goodput", format_percent(cost.goodput_fraction) + ("" if low == high else f" ({low} to {high})"))
     return table
 
 
@@ -84,7 +86,8 @@ def _ends(row: CostSensitivity) -> tuple[str, str]:
 def _money(cost: CostPrediction) -> str:
     if cost.usd is None or cost.usd_per_gpu_hour is None:
         return "no price is known for this hardware; give one with --price"
-    return f"{format_usd(cost.usd)} at {format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
+    price = f"{format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
+    return f"{with_band(cost, cost.usd, format_usd)} at {price}"
 
 
 def _lines() -> Table:

@@ -16,7 +16,7 @@ from shardwise.prediction import (
     Throughput,
     TimePrediction,
 )
-from shardwise.render.answer_words import published_words, run_words, shown_words, speed_words
+from shardwise.render.answer_words import published_words, run_words, shown_words, speed_words, with_band
 from shardwise.render.names import (
     plan_warnings,
     stated_assumptions,
@@ -195,11 +195,12 @@ def cost_text(cost: CostPrediction) -> Text:
     if cost.usd is None or cost.usd_per_gpu_hour is None:
         money = "no price is known for this hardware; `shardwise cost --price` takes one"
     else:
-        money = f"{format_usd(cost.usd)} at {format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
+        rate = f"{format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
+        money = f"{with_band(cost, cost.usd, format_usd)} at {rate}"
     energy = "" if cost.energy_mwh is None else f", {format_mwh(cost.energy_mwh)}"
     return Text.assemble(
         (f"{format_count(cost.tokens)} tokens ", "bold"),
-        f"take {format_whole(cost.gpu_hours)} GPU-hours, {format_days(cost.days)}{energy}; {money}; "
+        f"take {format_whole(cost.gpu_hours)} GPU-hours, {with_band(cost, cost.days, format_days)}{energy}; {money}; "
         f"goodput {format_percent(cost.goodput_fraction)} ({goodput})",
     )
 

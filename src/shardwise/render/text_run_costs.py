@@ -43,6 +43,7 @@ def summary(report: RunCostReport) -> str:
     )
     gaps = [row for row in report.rows if row.gap]
     fitted = [row for row in report.rows if row.fitted]
+    constants = {row.fitted: ", ".join(one.id for one in fitted if one.fitted == row.fitted) for row in fitted}
     said = "; ".join(
         f"{sum(row.is_in_band for row in rows)} of {len(rows)} {name} (median {_median_errors(rows)})"
         for name, rows in groups
@@ -51,11 +52,11 @@ def summary(report: RunCostReport) -> str:
     return (
         f"Inside their band lie {said}. Only the first {len(blind)} are predicted blind (median "
         f"{_median_errors(blind)}); the others repeat what the source prints. {len(gaps)} bills marked * are of runs "
-        f"that did what no cost can say, and {len(fitted)} marked + of a run that constants of the step were taken "
-        f"from ({'; '.join(f'{row.id}: {row.fitted}' for row in fitted)}); both are in no total. {len(report.unused)} "
-        "rows state too little (--unused says what). The default MFU and its band are the middle and the middle four "
-        "fifths of published rates on the architecture. A bill above its band bought more than steps at a usual rate: "
-        "old kernels, small models, or restarts and evaluation that the source counts."
+        f"that did what no cost can say, and {len(fitted)} marked + of runs that constants were taken from "
+        f"({'; '.join(f'{ids}: {told}' for told, ids in constants.items())}); both are in no total. "
+        f"{len(report.unused)} rows state too little (--unused says what). The default MFU and its band are the middle "
+        "and nine in ten of published rates on the architecture. A bill above its band bought more than steps at a "
+        "usual rate: old kernels, small models, or restarts and evaluation that the source counts."
     )
 
 

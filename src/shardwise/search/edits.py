@@ -17,6 +17,7 @@ from shardwise.recipe import Recompute
 from shardwise.rules import Changes
 from shardwise.rules.changes import merge
 from shardwise.rules.defaults import type_changes
+from shardwise.rules.degrees import divisors
 from shardwise.rules.refusal import Value
 from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS
 from shardwise.search.clusters import bigger_gpus, size_change, with_gpu, with_host_memory
@@ -280,6 +281,8 @@ def _kernel_edits(plan: Plan) -> Iterator[Edit]:
 
 def _flag_edits(plan: Plan) -> Iterator[Edit]:
     recipe, layout = plan.recipe, plan.layout
+    for name in ("load_state_dict", "save_state_dict"):  # an edit to what is there changes nothing, and is not tried
+        yield edit(plan, "none: each rank's own part", FLAG, ((name, "sharded"),))
     if layout.tp > 1 and not layout.sequence_parallel:
         yield divided_norms(plan)
     if not layout.reshard_after_forward and layout.zero_stage == 3:
@@ -306,7 +309,8 @@ def _sharding_edits(plan: Plan) -> Iterator[Edit]:
 
 
 def _degree_edits(plan: Plan) -> Iterator[Edit]:
-    """Two, four or eight times a degree of model parallelism, taken from the data-parallel ranks."""
+    """Two, four or eight times a degree of model parallelism, taken from the data-parallel ranks, and every larger
+    degree of expert parallelism, which divides experts over these ranks."""
     costs = {
         "tp": "two exchanges of activations per layer and direction",
         "cp": "keys and values travel between ranks",
@@ -320,6 +324,9 @@ def _degree_edits(plan: Plan) -> Iterator[Edit]:
                 divided = {axis: getattr(layout, axis) * times, donor: getattr(layout, donor) // times}
                 following = DIVIDED_FURTHER.get(axis, ())
                 yield edit(plan, cost, LAYOUT, tuple(divided.items()), following=following)
+    for ep in divisors(plan.model.moe.num_experts) if plan.model.moe else ():
+        if layout.ep < ep <= layout.data_parallel_size * layout.cp * layout.tp:
+            yield edit(plan, "tokens travel to the ranks that hold their experts", LAYOUT, ep=ep)
     if layout.vpp > 1 or (layout.pp > 1 and layout.schedule != DEFAULT_SCHEDULE):
         yield usual_schedule(plan)
 

@@ -17,7 +17,7 @@ from shardwise.search.candidates import Candidates, FloatColumn, IntColumn, grou
 from shardwise.search.evaluation import FAMILY, KIND, Evaluation, Evaluator, best_first
 from shardwise.search.idle_switches import without_idle_switches
 from shardwise.search.pool import Pool
-from shardwise.search.price_list import MAX_LOSS_FRACTION, price_fraction
+from shardwise.search.price_list import MAX_LOSS_FRACTION, num_untried, price_fraction
 from shardwise.search.records import Objective, Rejection, SearchSpace
 from shardwise.search.screening import screen
 from shardwise.search.simplicity import short_variant
@@ -231,7 +231,8 @@ class _Order:
         price: FloatColumn = np.broadcast_to(price_fraction(self.pool.rows.columns(self.question)), (len(self.pool),))
         priced_s = (1 + price) * estimate
         least_s = min(found.priced_s for found in known)
-        reach_s = (1 + MAX_LOSS_FRACTION) * known[0].prediction.time.step_s
+        tried = min(known, key=lambda found: num_untried(found.plan))
+        reach_s = (1 + MAX_LOSS_FRACTION) * tried.prediction.time.step_s
         rows = self.by_time(priced_s)
         chosen: IntColumn = rows[(priced_s[rows] < least_s) & (estimate[rows] <= reach_s)]
         return chosen

@@ -13,12 +13,12 @@ from shardwise.columns import given, is_among, negated
 from shardwise.engines.table import ENGINES
 from shardwise.plan import Plan
 from shardwise.rules.world import fast_domain_gpus
-from shardwise.search.simplicity import host_moves, straddles_nodes
+from shardwise.search.simplicity import straddles_nodes
 
-__all__ = ["MAX_LOSS_FRACTION", "PRICES", "Price", "asked_fraction", "charged", "price_fraction"]
+__all__ = ["MAX_LOSS_FRACTION", "PRICES", "Price", "asked_fraction", "charged", "num_untried", "price_fraction"]
 
 MAX_LOSS_FRACTION = 0.10
-"""A recommended plan is at most this much slower than the fastest safe one, whatever the others cost."""
+"""A recommended plan is at most this much slower than the fastest safe one that takes the fewest untried steps."""
 SHORT_SEQUENCE_TOKENS = 32768
 """Shorter sequences fit one GPU of today with recomputation, so that nothing forces them to be cut."""
 MAX_SAFETY_FRACTION = 0.25
@@ -38,6 +38,8 @@ class Price:
     reason: str
     is_due: Callable[[Plan], bool]
     """Whether a plan takes the step; of columns, a column."""
+    is_untried: bool = False
+    """Whether nearly nobody publishes how fast such runs are: no other plan is held to the speed of one."""
 
 
 def _has_fast_links(plan: Plan) -> bool:
@@ -120,10 +122,11 @@ PRICES: tuple[Price, ...] = (
     ),
     Price(
         name="experts divided over less than half a server",
-        gain_fraction=0.10,
-        reason="Nearly all published mixtures of experts divide them over a server; predictions of other runs were "
-        "never measured.",
+        gain_fraction=0.20,
+        reason="Published mixtures of experts divide them over a server or more; half of the predictions of such runs "
+        "are off by a sixth or more, and others were never measured.",
         is_due=_holds_many_experts,
+        is_untried=True,
     ),
     Price(
         name="experts spread over servers",
@@ -159,10 +162,11 @@ PRICES: tuple[Price, ...] = (
     ),
     Price(
         name="a pipeline under adapters",
-        gain_fraction=0.05,
+        gain_fraction=0.10,
         reason="Usual trainers of adapters (TRL, axolotl, torchtune) have none: few people ever ran the two together. "
-        "Megatron's do.",
+        "Megatron's do; torch's measured pipelines took longer than predicted.",
         is_due=_pipes_adapters,
+        is_untried=True,
     ),
     Price(
         name="interleaved chunks",
@@ -232,16 +236,11 @@ PRICES: tuple[Price, ...] = (
         is_due=straddles_nodes,
     ),
     Price(
-        name="gradients divided beyond the engine's distributed optimizer",
-        gain_fraction=0.005,
-        reason="Megatron's and HAI-LLM's users divide the optimizer states (ZeRO-1).",
+        name="states divided beyond the engine's distributed optimizer",
+        gain_fraction=0.035,
+        reason="Megatron's and HAI-LLM's users divide the optimizer states (ZeRO-1); gradients and weights divided are "
+        "another code path (Megatron-FSDP), which few of them run.",
         is_due=_divides_like_another_engine,
-    ),
-    Price(
-        name="ZeRO-3 in an engine of ZeRO-1",
-        gain_fraction=0.03,
-        reason="It is another code path there (Megatron-FSDP), which few of its users run.",
-        is_due=lambda plan: _divides_like_another_engine(plan) & (plan.layout.zero_stage == 3),
     ),
     Price(
         name="activations on the host",
@@ -249,6 +248,7 @@ PRICES: tuple[Price, ...] = (
         reason="Copies over PCIe are what predictions know least; recomputing everything needs nothing of the host and "
         "costs a third of a step.",
         is_due=lambda plan: plan.recipe.activation_offload,
+        is_untried=True,
     ),
     Price(
         name="optimizer states on the host",
@@ -256,6 +256,7 @@ PRICES: tuple[Price, ...] = (
         reason="The update waits for the host's memory and CPUs, which differ from server to server; recomputation "
         "makes room first.",
         is_due=lambda plan: is_among(plan.recipe.offload, ("optimizer", "parameters", "nvme")),
+        is_untried=True,
     ),
     Price(
         name="parameters on the host",
@@ -287,6 +288,11 @@ def price_fraction(plan: Plan) -> float:
     return sum(given(price.is_due(plan), price.gain_fraction) for price in PRICES)
 
 
+def num_untried(plan: Plan) -> int:
+    """Number of the plan's steps that nearly nobody publishes runs of."""
+    return sum(bool(price.is_due(plan)) for price in PRICES if price.is_untried)
+
+
 def charged(plan: Plan, *, beyond: Plan) -> Sequence[Price]:
     """The steps that a plan takes and another does not, the dearest first."""
     due = [price for price in PRICES if price.is_due(plan) and not price.is_due(beyond)]
@@ -297,9 +303,10 @@ def asked_fraction(plan: Plan, *, beyond: Plan) -> float:
     """Share of the step time of the plan ``beyond`` that a plan has to save to be recommended instead of it.
 
     Steps are compared with their prices added, so that a plan gains enough where ``step x (1 + its price)`` is below
-    that of the other. Of a plan that moves no more to the host, no more is asked than what a recommended plan may lose.
+    that of the other. Of a plan that takes no more untried steps, no more is asked than what a recommended plan may
+    lose.
     """
     ratio = (1 + price_fraction(plan)) / (1 + price_fraction(beyond))
-    if host_moves(plan) <= host_moves(beyond):
+    if num_untried(plan) <= num_untried(beyond):
         ratio = min(ratio, 1 + MAX_LOSS_FRACTION)
     return max(0.0, 1 - 1 / ratio)

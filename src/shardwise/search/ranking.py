@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shardwise.ledger import TIME_COMPONENTS
 from shardwise.prediction import Prediction
 from shardwise.search.evaluation import Evaluated
-from shardwise.search.price_list import MAX_LOSS_FRACTION, MAX_SAFETY_FRACTION
+from shardwise.search.price_list import MAX_LOSS_FRACTION, MAX_SAFETY_FRACTION, num_untried
 from shardwise.search.reasons import why_it_lost, why_it_won
 from shardwise.search.records import Difference, Objective, RankedPlan
 from shardwise.search.simplicity import MAX_TIE_FRACTION, host_moves, num_axes, simplicity
@@ -148,14 +148,15 @@ def _compared(found: Evaluated, objective: Objective) -> float:
 def _preferred(by_objective: Sequence[Evaluated], objective: Objective) -> Evaluated:
     """The recommended plan: the safe one whose step is shortest once the prices of what it combines are added.
 
-    Only plans that come close to the best safe one take part: in time within ``MAX_LOSS_FRACTION``, in memory within
-    the error. Where no plan is safe, those at the edge of the device do.
+    Only plans that come close to the best safe one with the fewest untried steps take part: in time within
+    ``MAX_LOSS_FRACTION``, in memory within the error. Where no plan is safe, those at the edge of the device do.
     """
     safe = _hopeful(by_objective) or _safe(by_objective)
     if objective == "memory":
         close = [found for found in safe if _is_tie(found, safe[0], objective)]
     else:
-        limit = (1 + MAX_LOSS_FRACTION) * _compared(_least_moved(safe)[0], objective)
+        tried = min(safe, key=lambda found: num_untried(found.plan))
+        limit = (1 + MAX_LOSS_FRACTION) * _compared(tried, objective)
         close = [found for found in safe if _compared(found, objective) <= limit]
     return min(close, key=lambda found: (found.priced_s, simplicity(found.plan.layout)))
 
@@ -179,12 +180,6 @@ def _hopeful(by_objective: Sequence[Evaluated]) -> Sequence[Evaluated]:
     return [
         found for found in by_objective if host_moves(found.plan) < least and found.prediction.time.step_s < limit_s
     ]
-
-
-def _least_moved(by_objective: Sequence[Evaluated]) -> Sequence[Evaluated]:
-    """The plans that move the fewest kinds of tensors to the host."""
-    least = min(host_moves(found.plan) for found in by_objective)
-    return [found for found in by_objective if host_moves(found.plan) == least]
 
 
 def pareto_front(evaluated: Sequence[Evaluated]) -> list[Evaluated]:

@@ -23,6 +23,15 @@ FLASH_DROPOUT_RATIOS = (1.22, 1.13)
 64 and 128 and 2,048 and 8,192 tokens (same file)."""
 FLASH_KERNELS = (2, 3)
 """Kernels of fused attention: forward with the copy into its layout, backward with its preparation."""
+PACKED_COPIES = (3, 3)
+"""Copies of one tensor of heads, forward and backward, that pack queries, keys and values for FlashAttention-1: each is
+joined with the others, and each gradient with the others again (EleutherAI/gpt-neox@8dc25da, 2023-01,
+``megatron/model/transformer.py`` and ``flash_attention.py``)."""
+TURNED_COPIES = (4, 1)
+"""Copies that several sequences need besides: the stream has the sequence as its first dim and the kernel has the
+batch, so all three are turned and the output is turned back, and so is its gradient."""
+COPY_BYTES = 4
+"""A 16-bit element is read and written."""
 FUSED_SOFTMAX_KERNELS = (6, 8)
 EAGER_KERNELS = (12, 13)
 """Kernels of eager attention: 10 more than flash in forward and in backward were counted on H100
@@ -93,5 +102,11 @@ def attention_operations(name: str, spec: AttentionSpec, context: OperationConte
         yield core("forward", forward, scores * (forward_bytes + forward_dropout), forward_kernels)
         yield core("backward", 2 * forward, scores * (backward_bytes + backward_dropout), backward_kernels)
     else:
+        if context.packs_heads:
+            elements = tokens * heads * spec.head_dim
+            turned = TURNED_COPIES if context.sequences > 1 else (0, 0)
+            ahead, back = PACKED_COPIES[0] + turned[0], PACKED_COPIES[1] + turned[1]
+            sizes = COPY_BYTES * elements * ahead, COPY_BYTES * elements * back
+            yield from context.memory_operations(f"{name}.packing", sizes, (1 + turned[0], 1 + turned[1]))
         yield core("forward", forward, streamed, FLASH_KERNELS[0])
         yield core("backward", ATTENTION_BACKWARD_RATIO * forward, 2.5 * streamed, FLASH_KERNELS[1])

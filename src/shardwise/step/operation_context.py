@@ -85,6 +85,8 @@ class OperationContext:
     hidden_dropout: bool = False
     has_fused_dropout: bool = False
     """Whether bias, dropout and residual addition are one kernel."""
+    packs_heads: bool = False
+    """Whether queries, keys and values are copied into one tensor, as FlashAttention-1 takes them."""
     gathered_element_bytes: int = 2
     """Bytes per element of what tensor parallelism gathers."""
     joins_projections: bool = False
@@ -196,6 +198,7 @@ def operation_context(context: StageContext) -> OperationContext:
         and weighs_expert_inputs(layout=plan.layout, recipe=plan.recipe, model=plan.model),
         compiles_experts=is_native_engine(plan) and compiles_experts(layout=plan.layout, recipe=plan.recipe),
         has_fused_softmax=block.has_fused_softmax,
+        packs_heads=profile.sharding == "deepspeed" and plan.recipe.attention_kernel == "fa1",
         attention_dropout=block.attention_dropout,
         hidden_dropout=block.hidden_dropout,
         has_fused_dropout=profile.sharding == "megatron" or plan.recipe.compile,

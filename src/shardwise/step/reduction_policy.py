@@ -1,6 +1,5 @@
 """When gradients are reduced: beside computation or after it, in every micro-batch or in the last one."""
 
-from shardwise.columns import negated
 from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.step.native_engine import is_native_engine, uses_units
@@ -47,13 +46,13 @@ def defers_reductions(plan: Plan) -> bool:
     FSDP and ZeRO-2 and 3 divide gradients and reduce every micro-batch, unless told otherwise
     (``set_requires_gradient_sync``, ``no_sync``) or in a pipeline, whose stages keep whole gradients (torch
     ``pipelining/stage.py``). Whole gradients wait for the last one (DDP's ``no_sync`` in all engines, Megatron).
+    Megatron-FSDP delays reductions of ``no_shard`` and ``optim`` alone (NVIDIA/Megatron-LM@00caa53af
+    ``megatron_fsdp.py`` ``is_delay_grad_reduce``).
     """
     layout, is_pipeline = plan.layout, plan.layout.pp > 1
     if layout.defer_grad_reduce is not None:
         return is_pipeline | layout.defer_grad_reduce
-    is_deepspeed = engine_profile(plan.engine).sharding == "deepspeed"
-    reduces_each = shards_unit_by_unit(plan) | (is_deepspeed & (layout.zero_stage == 2))
-    return is_pipeline | negated(reduces_each)
+    return is_pipeline | (layout.zero_stage < 2)
 
 
 def needs_norm(plan: Plan) -> bool:

@@ -7,6 +7,7 @@ from shardwise.formulas.flop_counts import six_n_flop_per_token
 from shardwise.plan import Plan
 from shardwise.predict.cost_sensitivity import published_mfu
 from shardwise.predict.goodput import predict_goodput
+from shardwise.predict.time_band import independent_ratios
 from shardwise.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, Flop, FlopPerSecond
 from shardwise.validate.cost_facts import CostFacts, Span, span
 from shardwise.validate.rows import MeasurementRow
@@ -16,7 +17,7 @@ DEFAULT_MFU_BASIS = "the default MFU"
 OWN_RATE_BASIS = "the source's rate"
 SETUP_BASIS = "a predicted step of its set-up"
 UNSTATED_GPUS = 2048
-"""Assumed for goodput alone where the source does not say how many; a job of 512 differs by two points."""
+"""Assumed for goodput alone where the source does not say how many; a job of 512 differs by a point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +101,16 @@ def _setup_rates(plan: Plan) -> tuple[float, float, float]:
 
 
 def _at_rates(run: StatedRun, tokens: Span, tokens_per_s: tuple[float, float, float], basis: str) -> Hours:
-    """Tokens over the likely, lowest and highest rate of a GPU and over goodput."""
+    """Tokens over the likely rate of a GPU and over goodput, whose bands are independent."""
     (rate, low_rate, high_rate), (goodput, low_goodput, high_goodput) = tokens_per_s, run.goodput
+    low, high = independent_ratios(
+        [(rate / high_rate, rate / low_rate), (goodput / high_goodput, goodput / low_goodput)]
+    )
+    hours_per_token = 1 / rate / goodput / SECONDS_PER_HOUR
     return Hours(
-        middle_gpu_hours=tokens.middle / rate / goodput / SECONDS_PER_HOUR,
-        low_gpu_hours=tokens.low / high_rate / high_goodput / SECONDS_PER_HOUR,
-        high_gpu_hours=tokens.high / low_rate / low_goodput / SECONDS_PER_HOUR,
+        middle_gpu_hours=tokens.middle * hours_per_token,
+        low_gpu_hours=tokens.low * hours_per_token * low,
+        high_gpu_hours=tokens.high * hours_per_token * high,
         basis=basis,
     )
 

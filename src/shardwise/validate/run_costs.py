@@ -99,8 +99,8 @@ class RunCostComparison:
 
     @property
     def is_of_rate(self) -> bool:
-        """Whether the band is that of the source's own rate."""
-        return self.basis.startswith(OWN_RATE_BASIS)
+        """Whether the band is that of the source's own rate, and no constant came from the run."""
+        return self.basis.startswith(OWN_RATE_BASIS) and not self.fitted
 
     @property
     def is_step(self) -> bool:
