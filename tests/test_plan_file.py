@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 
+import shardwise as sw
 from shardwise.engines.table import EngineName
 from shardwise.errors import ModelError, PlanError, RecipeError
 from shardwise.fields import plan_fields
@@ -267,6 +268,18 @@ def test_adapters_are_trained_on_shorter_sequences_where_nobody_says_how_long():
     assert plan.recipe.seq_len == 2048
     assert plan.assumptions[0] == "seq_len=2048: recipes for adapters cut examples off there"
     assert read_plan({**tuned, "model": "gpt2"}, fallback_seq_len=8192).recipe.seq_len == 1024
+
+
+@pytest.mark.parametrize("adapter", ["lora", "qlora"])
+def test_rank_and_targets_of_adapters_are_assumed_where_nobody_gives_them(adapter):
+    """They were taken in silence, and all-linear trains about three times as many weights."""
+    fields = {"seq_len": 512, "adapter": adapter}
+    asked = sw.predict("llama-3.2-1b", "1xh100-sxm", **fields)
+    given = sw.predict("llama-3.2-1b", "1xh100-sxm", **fields, lora_rank=16, lora_targets="attention")
+    assert {"lora_rank=16", "lora_targets=attention"} <= {one.partition(":")[0] for one in asked.plan.assumptions}
+    assert not any("lora" in one for one in given.plan.assumptions)
+    assert f"{adapter} of rank 16* on attention*," in " ".join(asked.text().split())
+    assert f"{adapter} of rank 16 on attention," in " ".join(given.text().split())
 
 
 def test_overrides_win_before_anything_left_open_is_filled():

@@ -80,6 +80,9 @@ LOSS_COMPILED_SINCE = "2025-04"
 ENDS_WRAPPED_SINCE = "2025-08"
 """Month from which token table and head are FSDP units of their own (pytorch/torchtitan@83e6941, 2025-07-28)."""
 
+GROUPS_TOLD_SINCE = "2026-02"
+"""Month from which kernels of attention are told of grouped heads (pytorch/torchtitan@ff0829c, 2026-01-27)."""
+
 CONTRADICTED = ("TTPAPER-009", "TTPAPER-010")
 """The paper prints 16 stages where the repository prints 8 for a run of the same size, batch and rate."""
 
@@ -178,6 +181,8 @@ def _plan(run: _Run) -> Plan:
             attention="flash",
             compile=run.compile,
             fused_loss=None if run.date >= LOSS_COMPILED_SINCE else False,
+            repeat_kv_heads=run.date < GROUPS_TOLD_SINCE
+            and run.shape.num_key_value_heads < run.shape.num_attention_heads,
             wrap_ends=None if run.date >= ENDS_WRAPPED_SINCE else False,
             fused_optimizer=None if run.date >= OPTIMIZER_FUSED_SINCE else False,
         ),

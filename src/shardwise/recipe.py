@@ -212,6 +212,14 @@ class Recipe:
         offered_by="torchtitan, fsdp2, accelerate",
     )
     """Otherwise they are one root unit. torchtitan wraps them since 83e6941 (2025-07-28); older runs say false."""
+    repeat_kv_heads: bool = plan_field(
+        False,
+        "keys and values are repeated to the heads of queries before attention",
+        offered_by="torchtitan, fsdp2, accelerate",
+        synonyms=("repeat_kv",),
+    )
+    """Grouped heads whose kernel is not told of groups: torchtitan until ff0829c (2026-01-27). Context parallelism then
+    sends as many heads of keys and values as of queries."""
     overlap_grad_reduce: bool | None = plan_field(
         None,
         "reduce buckets of gradients under backward",

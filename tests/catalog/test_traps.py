@@ -208,6 +208,7 @@ def test_the_h100_of_the_torchtitan_tables_is_a_part_of_its_own():
     assert ours.memory_bytes == 95 * GIB
     assert ours.memory_bandwidth_bytes_per_s == 2.4e12
     assert ours.tdp_w == 500
+    assert ours.peak_flop_per_s("bf16") == 800e12  # arXiv:2411.01783, appendix A; torchtitan divides by 989e12
     assert sxm.memory_bandwidth_bytes_per_s == 3.35e12
     assert read_cluster("8xh100-96-hbm2e").node.network.bandwidth_bytes_per_s == 50e9
 

@@ -1,5 +1,7 @@
 """One block with its collectives where they happen: literal seconds that can be added up by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise.predict.block_parts import Branch, Direction, Part
@@ -126,12 +128,20 @@ def test_gathered_keys_and_values_are_needed_by_the_second_piece():
     assert exposed(run) == {"all_gather": pytest.approx(3.0)}
 
 
-def test_the_gradients_of_gathered_keys_and_values_are_reduced_after_attention():
-    """Own piece 5 s over a gather of 4; the reduce-scatter of 3 s waits for the other 5."""
-    calls = [call("all_gather", 4.0, axis="cp"), call("reduce_scatter", 3.0, axis="cp")]
+def test_the_gradients_of_gathered_keys_and_values_follow_one_piece_behind():
+    """Own piece 5 s over a gather of 4; the first hop of 3 s beside the other 5, and the last after it."""
+    calls = [call("all_gather", 4.0, axis="cp"), *[call("send_recv", 3.0, axis="cp")] * 2]
     run = backward([attention()], calls, habits(cp=2))
     assert run.duration_s == 22.0 + 3.0
-    assert exposed(run) == {"reduce_scatter": pytest.approx(3.0)}
+    assert exposed(run) == {"send_recv": pytest.approx(3.0)}
+
+
+def test_a_compiler_that_traces_the_ring_hides_nothing():
+    """Gather of 4 s, then two pieces of 5 s with a hop of 3 s after each (torch ``_maybe_wrap_tensor``)."""
+    calls = [call("all_gather", 4.0, axis="cp"), *[call("send_recv", 3.0, axis="cp")] * 2]
+    traced = replace(habits(cp=2), traces_context=True)
+    assert backward([attention()], calls, traced).duration_s == 22.0 + 4.0 + 2 * 3.0
+    assert forward([attention()], calls[:1], traced).duration_s == forward([attention()], [], traced).duration_s + 4.0
 
 
 def test_ulysses_exchanges_before_and_after_attention():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import shapes
+import shardwise as sw
 from shardwise.catalog import read_cluster
 from shardwise.families import read_model
 from shardwise.layout import Layout
@@ -76,6 +77,30 @@ def test_every_pass_reads_the_frozen_weights_beside_adapters(adapter, bytes_per_
     expected = (bytes_per_element * blocks + 2 * tables) / 8
     assert expected < copies.parameter_bytes < 1.02 * expected
     assert copies.gradient_bytes < 0.01 * copies.parameter_bytes
+
+
+@pytest.mark.parametrize(("engine", "bytes_per_element"), [("native", 4), ("fsdp2", 4), ("deepspeed", 2)])
+def test_fsdp_copies_parameters_as_they_are_kept_and_casts_them_on_the_device(engine, bytes_per_element):
+    """torch 2.13 _fsdp_param.py, all_gather_inputs; half of it was predicted. DeepSpeed keeps 16 bits on the host."""
+    copies = host_copies(context_of(offload="parameters", engine=engine))
+    assert copies.parameter_bytes == pytest.approx(bytes_per_element * 8030261248 / 8, rel=0.001)
+
+
+@pytest.mark.parametrize(("gpus", "waits"), [(1, True), (8, False)])
+def test_one_rank_waits_for_each_block_that_it_copies(gpus, waits):
+    """FSDP2 over one rank has nothing to gather ahead (wait_for_unshard): it copies when the block is needed."""
+    asked = {"offload": "parameters", "seq_len": 4096, "micro_batch_size": 1, "zero_stage": 3}
+    plan = sw.predict("llama-3.1-8b", f"{gpus}xh100-sxm", **asked).plan
+    (stage,) = pipeline_stages(model=plan.model, layout=plan.layout)
+    copies = host_copies(StageContext(plan=plan, stage=stage))
+    assert (copies.between_bytes, copies.ahead_bytes)[waits] == 0 < (copies.ahead_bytes, copies.between_bytes)[waits]
+
+
+def test_one_rank_with_its_parameters_on_the_host_holds_a_few_blocks_of_them():
+    """The 15 GiB of 8B in bf16 stayed on the device: its last block, its head and its norm do (0.41 and 0.98 GiB)."""
+    answer = sw.predict("llama-3.1-8b", "1xh100-sxm", offload="parameters", seq_len=2048, zero_stage=3)
+    gathered = answer.memory.worst.component_bytes("gathered_parameters")
+    assert gathered / 2**30 == pytest.approx(1.38, abs=0.02)
 
 
 def test_a_slow_link_is_waited_for():

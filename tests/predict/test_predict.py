@@ -110,7 +110,7 @@ def test_an_unmeasured_or_older_device_is_named():
 @pytest.mark.parametrize(
     ("gpu_id", "said"),
     [
-        ("h100-96-hbm2e", "scaled from those timed on h100-sxm, held at 59% of the peak"),
+        ("h100-96-hbm2e", "scaled from those timed on h100-sxm, held at 73% of the peak"),
         ("v100-sxm2-32", "the band of 0.81 to 1.66 of the step time is that of runs never reported: no products of"),
         ("mi300x", "only the best shape is known, of which real layers are taken to hold 86%"),
         ("v100-sxm2-32", "no matrix-product measurement is known"),

@@ -7,8 +7,10 @@ from statistics import median
 import pytest
 
 from shardwise.catalog import load_gpu
-from shardwise.predict.product_alignment import unaligned_share
+from shardwise.predict.product_alignment import unaligned_batched_flop_per_s, unaligned_share
 from shardwise.predict.product_rates import Product, product_rates
+from shardwise.predict.time import predict_time
+from shardwise.validate.shipped_runs import timed_runs
 
 H100, A100 = load_gpu("h100-sxm"), load_gpu("a100-sxm-80")
 READINGS = Path(__file__).parents[2] / "benchmarks/results/2026-11-28-h100-alignment.csv"
@@ -57,3 +59,21 @@ def test_gpt_2s_table_is_slow_until_it_is_padded():
         rates.duration_s(Product(product_pass="forward", dtype="fp16", m=8192, n=n, k=2048)) for n in (50257, 50304)
     )
     assert 5 < odd / padded < 6.7
+
+
+def test_batched_products_leave_the_matrix_units_of_a100_idle():
+    """384 products of 1,024 x 1,024 by 1,024 x 140 in bf16 took 9.232 ms with CUDA 11.6 (pytorch/pytorch#83272)."""
+    rate = unaligned_batched_flop_per_s(A100, dtype="bf16", out_features=140, in_features=1024, is_forward=True)
+    assert 384 * 2 * 1024 * 1024 * 140 / rate == pytest.approx(9.232e-3, rel=0.01)
+
+
+def test_unaligned_heads_cost_a_written_out_step_what_they_were_measured_to():
+    """13,824 features in 64, 96 and 128 heads (216, 144 and 108 wide), BigScience 2022-02; fitted on none of them."""
+    measured, predicted = {}, {}
+    for run in timed_runs().runs:
+        if run.id in ("BLOOMT-099", "BLOOMT-100", "BLOOMT-101"):
+            measured[run.id] = run.measured_s
+            predicted[run.id] = predict_time(run.plan)[0].step_s
+    for run_id, wide in (("BLOOMT-100", 0.02), ("BLOOMT-101", 0.03)):
+        ratios = (times[run_id] / times["BLOOMT-099"] for times in (measured, predicted))
+        assert next(ratios) == pytest.approx(next(ratios), rel=wide)

@@ -125,10 +125,10 @@ def test_a_forward_layer_takes_what_it_took_at_the_power_limit():
 
 @pytest.mark.parametrize(
     ("gpu_id", "share"),
-    [("h100-sxm", 0.687), ("h200-sxm", 0.687), ("h800-sxm", 0.687), ("h100-96-hbm2e", 0.592), ("a100-sxm-80", 1.0)],
+    [("h100-sxm", 0.687), ("h200-sxm", 0.687), ("h800-sxm", 0.687), ("h100-96-hbm2e", 0.732), ("a100-sxm-80", 1.0)],
 )
 def test_the_rate_a_part_holds_follows_its_power_limit(gpu_id, share):
-    """500 W instead of 700 W leave 0.86 of the clock."""
+    """500 W instead of 700 W leave 0.86 of the clock that power holds, and its own peak is 0.81 of h100-sxm's."""
     assert sustained_share(load_gpu(gpu_id)) == pytest.approx(share, abs=1e-3)
 
 

@@ -155,22 +155,25 @@ def test_deepspeed_gathers_weights_in_as_many_calls_as_it_reduced_gradients():
 def test_context_parallelism_moves_keys_and_values(tp):
     """1,024 tokens of two ranks, 8 heads of keys and of values over tp, of 128 numbers of 2 bytes; 32 of queries.
 
-    torch gathers them whole and again in backward, and scatters gradients; ours keeps what it gathered; a ring passes
-    one part; Ulysses sends queries, keys and values, and brings outputs back.
+    torch gathers them whole and again in backward, and passes gradients on in fp32 after every piece; ours keeps what
+    it gathered; a ring passes one part; Ulysses sends queries, keys and values, and brings outputs back. Repeated keys
+    and values have the heads of queries.
     """
     heads, kv_heads = 32 // tp, max(1, 8 // tp)
     keys = 1024 * 2 * kv_heads * (128 + 128)
 
-    def sent(engine):
-        plan = plan_of(Layout(cp=2, tp=tp, zero_stage=0), engine=engine, model=shapes.llama_3_8b(2))
+    def sent(engine, **recipe):
+        plan = plan_of(Layout(cp=2, tp=tp, zero_stage=0), engine=engine, model=shapes.llama_3_8b(2), **recipe)
         calls = [call for call in calls_of(plan) if call.axis == "cp"]
         return Counter({(call.kind, call.phase, call.num_bytes): call.count for call in calls})
 
-    assert sent("fsdp2") == {
-        ("all_gather", "forward", 2 * keys): 2,
-        ("all_gather", "backward", 2 * keys): 2,
-        ("reduce_scatter", "backward", 2 * keys): 2,
-    }
+    for repeat, heads_sent in ((False, kv_heads), (True, heads)):
+        part = 1024 * 2 * heads_sent * (128 + 128)
+        assert sent("fsdp2", repeat_kv_heads=repeat) == {
+            ("all_gather", "forward", 2 * part): 2,
+            ("all_gather", "backward", 2 * part): 2,
+            ("send_recv", "backward", 2 * part): 2 * 2,
+        }
     assert sent("megatron") == {("send_recv", "forward", keys): 2, ("send_recv", "backward", 2 * keys): 2}
     queries = 1024 * 2 * heads * 128
     assert sent("deepspeed") == {

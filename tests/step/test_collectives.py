@@ -268,10 +268,11 @@ def test_ring_attention_passes_keys_and_values_cp_minus_one_times():
     assert ring["backward"].num_bytes == 2 * ring["forward"].num_bytes
 
 
-def test_torchs_context_parallelism_gathers_keys_and_values():
+def test_torchs_context_parallelism_gathers_keys_and_values_and_passes_gradients_on():
+    """torch ``_templated_ring_attention_backward``: a hop after each of four pieces, the last of which is home."""
     plan = plan_of(Layout(cp=4, zero_stage=0), model=shapes.llama_3_8b(2))
     found = counts(plan, axes=("cp",))
-    assert found == {"all_gather": 4, "reduce_scatter": 2}
+    assert found == {"all_gather": 4, "send_recv": 2 * 4}
 
 
 def test_ulysses_exchanges_heads_for_tokens():

@@ -1,6 +1,7 @@
 """The bands of predictions against the runs they were made from, and against those they are reported on."""
 
 from functools import cache
+from statistics import mean
 
 import pytest
 
@@ -40,9 +41,17 @@ def test_no_run_that_draws_a_band_judges_it():
 
 
 def test_bands_hold_for_families_that_fitted_nothing_whatever_the_engine():
-    """From 88 to 95 in a hundred, and four of five of every engine with ten rows. A wider band says too little."""
+    """From 88 to 95 in a hundred, and four of five of every engine with ten rows. A wider band says too little.
+
+    VTRAINS is left out of the hundred: its 720 rows are sums of about 30 figures (docs/step_time.md) that all lie
+    inside, with which bands that held 80 % of the 368 others passed for right.
+    """
     found = report()
-    assert 0.88 <= found.blind.in_band_fraction <= 0.95
+    assert found.blind.in_band_fraction >= 0.88
+    blind = set(found.blind_families) - {"VTRAINS"}
+    rows = [row for row in found.rows if row.run.family in blind and row.run.is_faithful]
+    assert len(rows) == 368
+    assert 0.88 <= mean(row.is_in_band for row in rows) <= 0.95
     assert {summary.name for summary in found.blind_engines} == {"accelerate", "deepspeed", "megatron", "torchtitan"}
     assert min(summary.in_band_fraction for summary in found.blind_engines) >= 0.8
 

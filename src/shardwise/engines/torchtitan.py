@@ -25,7 +25,7 @@ their own since 83e6941 (2025-07-28, ``models/llama3/infra/parallelize.py``, ``a
 Tensor-wise 8-bit products cast before the all-gather of sequence
 parallelism (``Float8ColwiseParallel``, ``Float8RowwiseParallel`` of torchao ``float8/float8_tensor_parallel.py``).
 A recipe of what came before says ``fused_optimizer``, ``fused_loss`` and ``wrap_ends`` false and ``attention_kernel``
-fa2."""
+fa2; until ff0829c (2026-01-27) ``repeat_kv_heads``, too."""
 
 ENGINE = Engine(
     profile=PROFILE,

@@ -176,9 +176,9 @@ def _places(layer: LayerSpec, forward: Iterable[Operation]) -> dict[str, Place]:
         elif operation.kind == "matmul":
             found[name] = (min(branch, last), "outputs" if name in rows else "inputs")
             branch += name in rows
-        elif name in ("delta_rule", "scan") or name.endswith((".core", ".pieces")):
+        elif name in ("delta_rule", "scan") or name.endswith((".core", ".pieces", ".merged_pieces")):
             found[name] = (int(name.startswith("cross")), "core")
-        elif name.endswith((".rotary", ".qk_norm")):
+        elif name.endswith((".rotary", ".qk_norm", ".repeated_heads")):
             found[name] = (int(name.startswith("cross")), "inputs")
         elif name in ("mlp.activation", "router.scores"):
             found[name] = (last, "inputs")

@@ -18,6 +18,7 @@ from shardwise.predict.tensor_parallel_tasks import (
 from shardwise.recipe import Recipe
 from shardwise.simulate.engine import Task
 from shardwise.step.inventory import Collective, Operation, OperationPhase
+from shardwise.step.native_engine import is_native_engine
 from shardwise.units import Seconds
 
 
@@ -82,6 +83,8 @@ class BlockHabits:
     cp: int
     hides_combine: bool
     """Whether shared experts run beside the way back of routed tokens."""
+    traces_context: bool = False
+    """Whether a compiler traces the calls of context parallelism."""
 
 
 def forward_tasks(
@@ -135,7 +138,7 @@ def _num_pairs(writer: TaskWriter) -> int:
 def _core(writer: TaskWriter, branch: Branch, duration_s: float, habits: BlockHabits) -> None:
     """Attention in pieces when the first branch's sequence is divided, or any other core."""
     if habits.cp > 1 and branch.name.startswith("attention"):
-        attention_tasks(writer, branch.name, duration_s, cp=habits.cp)
+        attention_tasks(writer, branch.name, duration_s, cp=habits.cp, is_traced=habits.traces_context)
     else:
         writer.work(branch.name, duration_s)
 
@@ -242,6 +245,7 @@ def _habits(plan: Plan, calls: Sequence[TimedCall], *, moves_bytes_per_s: float)
         ),
         cp=layout.cp,
         hides_combine=profile.sharding == "fsdp2",
+        traces_context=plan.recipe.compile and not is_native_engine(plan),
     )
 
 

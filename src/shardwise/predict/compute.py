@@ -17,6 +17,7 @@ from shardwise.predict.kernel_rates import (
     OPTIMIZER_FRACTION,
     KernelRates,
 )
+from shardwise.predict.product_alignment import unaligned_batched_flop_per_s
 from shardwise.predict.product_rates import Product
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO
@@ -112,6 +113,7 @@ def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> S
         fraction = attention_fraction(operation, rates)
         computing_s = operation.slowdown_ratio * operation.flop / (peak * fraction) if peak else 0.0
         computing_s *= _attention_ratio(operation, rates)
+        moving_s += _unaligned_s(operation, gpu)
     else:
         computing_s = _product_s(operation, rates) if gpu.peak_flop_per_s(operation.dtype) else 0.0
     return max(computing_s, moving_s, floor_s)
@@ -121,6 +123,19 @@ def _delta_rule_s(operation: Operation) -> Seconds:
     """Seconds of the kernels of a gated delta rule over the tokens of a micro-batch."""
     rate = DELTA_RULE_BACKWARD if operation.phase == "backward" else DELTA_RULE_FORWARD
     return operation.m * rate.token_s + operation.flop / rate.flop_per_s
+
+
+def _unaligned_s(operation: Operation, gpu: Gpu) -> Seconds:
+    """Seconds of the products of written-out attention whose rows are unaligned, beside which scores are moved."""
+    if not operation.unaligned_flop or not gpu.peak_flop_per_s(operation.dtype):
+        return 0.0
+    return operation.unaligned_flop / unaligned_batched_flop_per_s(
+        gpu,
+        dtype=operation.dtype,
+        out_features=operation.k,
+        in_features=operation.n,
+        is_forward=operation.phase != "backward",
+    )
 
 
 def _attention_ratio(operation: Operation, rates: KernelRates) -> float:
@@ -215,6 +230,7 @@ def phase_times(
     now_s = {phase: max(seconds, host[phase]) for phase, seconds in device.items()}
     gains = (now_s[phase] - max(seconds, fast * host[phase]) for phase, seconds in device.items() if seconds)
     losses = (max(seconds, slow * host[phase]) - now_s[phase] for phase, seconds in device.items() if seconds)
+    waited_s = sum(operation.count * rates.blocking_s(operation) for operation in operations)
     slower = {phase: max(1.0, host[phase] / seconds) if seconds else 1.0 for phase, seconds in device.items()}
     return PhaseTimes(
         forward_s=slower["forward"] * device["forward"],
@@ -227,8 +243,8 @@ def phase_times(
         forward_work=DeviceAndHost(device["forward"], host["forward"]),
         backward_work=DeviceAndHost(device["backward"], host["backward"]),
         recompute_work=DeviceAndHost(device["recompute"], host["recompute"]),
-        host_gain_s=sum(gains),
-        host_loss_s=sum(losses),
+        host_gain_s=sum(gains) + (1 - fast) * waited_s,
+        host_loss_s=sum(losses) + (slow - 1) * waited_s,
     )
 
 

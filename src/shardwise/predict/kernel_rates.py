@@ -292,7 +292,11 @@ class KernelRates:
         """Seconds that issuing adds to one execution of an operation: by CPUs that compute, or a host that waits."""
         is_call = operation.name.startswith(HOST_CALLS)
         own_s = operation.num_kernels * (self.dispatch_call_s if is_call else self.dispatch_s)
-        return own_s + (self._issued_once_s(operation) if self.is_blocking else 0.0)
+        return own_s + self.blocking_s(operation)
+
+    def blocking_s(self, operation: Operation) -> Seconds:
+        """Host time of one execution that its kernels do not run beside, since the host waits for each."""
+        return self._issued_once_s(operation) if self.is_blocking else 0.0
 
     def issue_s(self, operation: Operation) -> Seconds:
         """Host time beside the device of all executions of an operation."""

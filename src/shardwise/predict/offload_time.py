@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.cluster import Cluster, Node
+from shardwise.columns import negated
 from shardwise.engines.table import ENGINES
 from shardwise.formulas.offload_time import cpu_adam_s, host_transfer_s, nvme_step_s
 from shardwise.predict.pass_time import pass_time
@@ -99,6 +100,8 @@ class HostCopies:
     """Bytes to the device after the update."""
     are_between: bool = False
     """Whether activations are copied on the stream that computes, between the blocks."""
+    parameters_are_between: bool = False
+    """Whether parameters are: FSDP2 over one rank copies a unit when it is needed, not ahead."""
 
     @property
     def beside_bytes(self) -> float:
@@ -107,25 +110,39 @@ class HostCopies:
 
     @property
     def between_bytes(self) -> float:
-        """Activations whose copies computation waits for."""
-        return self.activation_bytes if self.are_between else 0.0
+        """Activations and parameters whose copies computation waits for."""
+        activations = self.activation_bytes if self.are_between else 0.0
+        return activations + self.parameter_bytes * self.parameters_are_between
+
+    @property
+    def ahead_bytes(self) -> float:
+        """Parameters that come while the block before them computes."""
+        return self.parameter_bytes * negated(self.parameters_are_between)
 
 
 def host_copies(context: StageContext) -> HostCopies:
-    """Bytes copied to and from the host: activations, gradients, and weights, streamed or returned after the update."""
+    """Bytes copied to and from the host: activations, gradients, and weights, streamed or returned after the update.
+
+    FSDP copies a parameter to the device as it is kept and casts it there; DeepSpeed keeps 16 bits on the host.
+
+    Source: torch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_param.py`` (``all_gather_inputs``) and
+    ``_fsdp_param_group.py`` (``wait_for_unshard``).
+    """
     offload, states = context.plan.recipe.offload, context.states
     activation_bytes = 0.0
     if context.plan.recipe.activation_offload:
         totals = sum(kept_per_run(context))
         activation_bytes = totals - resident(context, totals)
     shard = trained_elements(context).shard if offload != "none" else 0
-    is_streamed = offload in ("parameters", "nvme")
+    is_streamed, profile, layout = offload in ("parameters", "nvme"), context.profile, context.plan.layout
+    parameter = states.weight_bytes if profile.is_torch else states.compute_bytes
     return HostCopies(
         activation_bytes=activation_bytes,
-        parameter_bytes=shard * states.compute_bytes + _frozen_bytes(context) if is_streamed else 0,
+        parameter_bytes=shard * parameter + _frozen_bytes(context) if is_streamed else 0,
         gradient_bytes=shard * states.gradient_bytes,
         weight_bytes=shard * states.weight_bytes if offload == "optimizer" else 0,
         are_between=ENGINES[context.plan.engine].activation_copies == "between",
+        parameters_are_between=(layout.pp == 1) & (layout.state_shard_size == 1) & (profile.sharding == "fsdp2"),
     )
 
 
@@ -146,8 +163,8 @@ def offload_time(context: StageContext, work: StageWork) -> OffloadTime:
     copies = host_copies(context)
     rounds = context.rounds
     between_s = 2 * rounds * copy_s(context, copies.between_bytes)
-    returning_s = copy_s(context, copies.parameter_bytes + copies.beside_bytes)
-    coming_s, leaving_s = copy_s(context, copies.parameter_bytes), copy_s(context, copies.beside_bytes)
+    returning_s = copy_s(context, copies.ahead_bytes + copies.beside_bytes)
+    coming_s, leaving_s = copy_s(context, copies.ahead_bytes), copy_s(context, copies.beside_bytes)
     forward_s = _exposed_s(plain_runs(context, work, "forward"), work, coming_s, leaving_s)
     backward = plain_runs(context, work, "backward")
     last_s = _exposed_s(backward, work, returning_s, copy_s(context, copies.gradient_bytes))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from shardwise.attention_kernels import DATACENTER_BLACKWELL
 from shardwise.cluster import Dtype, Gpu
+from shardwise.units import FlopPerSecond
 
 ALIGNED_ELEMENTS: dict[Dtype, int] = {"bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4}
 """Elements in 16 bytes, to which rows are aligned. Products of 8 bits must be aligned and are not listed."""
@@ -38,6 +39,15 @@ RELATIVE_PEAKS = (
 part, so their rate per multiprocessor stays and their share falls."""
 UNKNOWN_RELATIVE_PEAK = 0.5
 
+FP32_UNIT_ARCH = "Ampere GA100"
+FP32_UNIT_FRACTION = 0.626
+"""Share of the FP32 peak at which unaligned batched products in 16 bits run there, matrix units idle: 12.21 of 19.5
+TFLOP/s on A100 in bf16 (384 of 1,024 x 1,024 by 1,024 x 140, CUDA 11.6, where heads of 128 hold 132.7;
+pytorch/pytorch#83272, 2022-08). Vanilla attention over 197 tokens takes longer in fp16 than in fp32
+(facebookresearch/xformers#467, 2022-10). fp16 reached 53.9 in the first of these; with the libraries of half a year
+before, whole steps with heads of 150 and 450 took the same in fp16 and bf16 (BLOOMT-001 to 006, on which this was
+decided), so both are given the lower rate."""
+
 
 def unaligned_share(gpu: Gpu, *, dtype: Dtype, out_features: int, in_features: int, is_forward: bool) -> float:
     """Share of the dense peak a product may hold given the widths of its matrices; 1 when they are aligned.
@@ -56,3 +66,22 @@ def unaligned_share(gpu: Gpu, *, dtype: Dtype, out_features: int, in_features: i
     share = odd if any(width % 2 for width in widths) else shares.even_fraction
     relative = next((peak for arch, peak in RELATIVE_PEAKS if gpu.arch.startswith(arch)), UNKNOWN_RELATIVE_PEAK)
     return min(1.0, share / relative)
+
+
+def unaligned_batched_flop_per_s(
+    gpu: Gpu, *, dtype: Dtype, out_features: int, in_features: int, is_forward: bool
+) -> FlopPerSecond:
+    """Rate of batched products with unaligned rows, those of written-out attention.
+
+    On H100 they hold 146 to 222 TFLOP/s with even widths and 100 to 124 with odd ones, within a third of what single
+    products do (``2026-11-28-h100-alignment.csv``, heads of 225 to 452), so these stand for them.
+
+    >>> from shardwise.catalog import load_gpu
+    >>> facts = {"dtype": "bf16", "out_features": 140, "in_features": 1024, "is_forward": True}
+    >>> [round(unaligned_batched_flop_per_s(load_gpu(part), **facts) / 1e12) for part in ("a100-sxm-80", "h100-sxm")]
+    [12, 262]
+    """
+    share = unaligned_share(gpu, dtype=dtype, out_features=out_features, in_features=in_features, is_forward=is_forward)
+    if gpu.arch.startswith(FP32_UNIT_ARCH) and dtype in ("bf16", "fp16"):
+        return FP32_UNIT_FRACTION * gpu.peak_flop_per_s("fp32")
+    return share * gpu.peak_flop_per_s(dtype)

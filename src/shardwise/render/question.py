@@ -5,7 +5,6 @@ from collections.abc import Set as AbstractSet
 from rich.text import Text
 
 from shardwise.plan import Plan
-from shardwise.recipe import Recipe
 from shardwise.render.names import (
     attention_text,
     calibration_lines,
@@ -63,6 +62,7 @@ def question_words(plan: Plan, *, assumed: AbstractSet[str] = frozenset()) -> st
 
     kernel_star = "*" if {"attention", "attention_kernel"} <= assumed else ""
     sequences = plan.global_batch_size
+    rank, targets = marked("lora_rank", str(recipe.lora_rank)), marked("lora_targets", recipe.lora_targets)
     parts = [
         marked("seq_len", f"{recipe.seq_len:,}") + " tokens a sequence",
         f"{marked('global_batch_size', f'{sequences:,}')} sequence{'s' * (sequences != 1)} "
@@ -70,18 +70,13 @@ def question_words(plan: Plan, *, assumed: AbstractSet[str] = frozenset()) -> st
         *([f"{format_count(recipe.tokens)} tokens in all"] if recipe.tokens else []),
         marked("precision", recipe.precision),
         marked("optimizer", recipe.optimizer),
-        _adapter_words(recipe),
+        *([] if recipe.adapter == "none" else [f"{recipe.adapter} of rank {rank} on {targets}"]),
         marked("engine", plan.engine),
         marked("compile", f"compile {value_text(recipe.compile)}"),
         *([attention_text(plan) + kernel_star] if plan.model.attention else []),
         routing_text(plan),
     ]
     return ", ".join(filter(None, parts))
-
-
-def _adapter_words(recipe: Recipe) -> str:
-    """``qlora of rank 16 on all-linear``; empty where all weights are trained."""
-    return "" if recipe.adapter == "none" else f"{recipe.adapter} of rank {recipe.lora_rank} on {recipe.lora_targets}"
 
 
 def _filled_in(plan: Plan) -> frozenset[str]:

@@ -1,7 +1,5 @@
 """Rules about frozen and quantised weights, and about optimizers that need whole matrices."""
 
-from collections.abc import Iterable
-
 from shardwise.engines.table import ENGINES, OWN_ENGINE
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
@@ -76,11 +74,6 @@ def _fp8_base_message(_plan: Plan) -> str:
     return "precision fp8-mixed with adapter qlora: products in 8 bits do not take weights of 4 bits"
 
 
-def _fp8_base_candidates(_plan: Plan) -> Iterable[Changes]:
-    for precision in ("bf16-mixed", "fp16-mixed", "fp32"):
-        yield (("precision", precision),)
-
-
 RULES = (
     Rule(
         name="recipe-fp8-quantised-base",
@@ -89,7 +82,7 @@ RULES = (
         reads=("precision", "adapter"),
         breaks=_breaks_fp8_base,
         message=_fp8_base_message,
-        candidates=_fp8_base_candidates,
+        candidates=tuple(change(precision=name) for name in ("bf16-mixed", "fp16-mixed", "fp32")),
     ),
     Rule(
         name="recipe-lora-targets",

@@ -23,6 +23,11 @@ FILLED = frozenset(
     )
 )
 """Fields whose value follows from others where a plan file leaves them open."""
+ADAPTER_CHOICES = (
+    ("lora_rank", "between the 8 and the 64 that recipes take"),
+    ("lora_targets", "as the LoRA paper adapts; that of QLoRA adapts all-linear"),
+)
+"""Fields of an adapter that a default answers, and why (arXiv:2106.09685, section 4.2; arXiv:2305.14314, section 4)."""
 
 
 def fill_plan(
@@ -126,10 +131,16 @@ def _fill_recipe(
     elif "precision" not in given and _slows_in_bf16(cluster) and "fp32" in ENGINES[engine].precisions:
         filled["precision"] = "fp32"
         notes.append(f"precision=fp32: {cluster.gpu.name} multiplies bf16 more slowly than fp32")
+    if given.get("adapter", "none") != "none":
+        notes += [f"{name}={_default(name)}: {reason}" for name, reason in ADAPTER_CHOICES if name not in given]
     if "compile" not in given:
         filled["compile"], reason = _compiles(engine, schedule)
         notes.append(f"compile={str(filled['compile']).lower()}: {reason}")
     return Recipe(**filled), tuple(notes)  # type: ignore[arg-type]
+
+
+def _default(name: str) -> object:
+    return next(field.default for field in fields(Recipe) if field.name == name)
 
 
 def _compiles(engine: EngineName, schedule: Value | None) -> tuple[bool, str]:

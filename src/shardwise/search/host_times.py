@@ -47,7 +47,7 @@ class HostTimes:
         """
         streamed, gradients, moved, between = np.zeros((4, len(rows)))
         for row, context, copies in self._moving(rows):
-            streamed[row] = copy_s(context, copies.parameter_bytes)
+            streamed[row] = copy_s(context, copies.ahead_bytes)
             gradients[row] = copy_s(context, copies.gradient_bytes)
             moved[row] = copy_s(context, copies.beside_bytes)
             between[row] = copy_s(context, copies.between_bytes)

@@ -16,8 +16,13 @@ FUSED_SOFTMAX_BYTES_PER_SCORE = (10.2, 18.5)
 """Memory traffic per score with one kernel for scale, mask and softmax (Megatron), at the rate of a copy: two products
 take as long as 2.2 bytes each with heads of 64 to 128, softmax as 5.9; backward has four products and a softmax of 10.1
 (``2026-11-28-h100-alignment.csv``). The sizes alone would be 8 and 14."""
+PRODUCT_BYTES_PER_SCORE = 2.2
+WRITTEN_OUT_PRODUCTS = (2, 4)
+"""Products of written-out attention, forward and backward, each of which these bytes a score stand for where rows of
+heads and scores start on 16 bytes. Where they do not, products have a rate of their own."""
 DROPOUT_BYTES_PER_SCORE = (5.1, 4.3)
 """Memory traffic of dropout per score: read and written once, with a byte of mask (same file)."""
+ALIGNED_BYTES = 16
 FLASH_DROPOUT_RATIOS = (1.22, 1.13)
 """Time of fused attention with dropout over that without: 1.18 to 1.32 forward and 1.10 to 1.16 backward with heads of
 64 and 128 and 2,048 and 8,192 tokens (same file)."""
@@ -76,21 +81,27 @@ def attention_operations(name: str, spec: AttentionSpec, context: OperationConte
 
     flash_ratios = FLASH_DROPOUT_RATIOS if context.attention_dropout else (1.0, 1.0)
 
+    widths = (spec.head_dim, spec.v_head_dim, context.seq_len)
+    is_unaligned = context.is_eager_attention and any(width * element % ALIGNED_BYTES for width in widths)
+
     def core(phase: OperationPhase, flop: Flop, num_bytes: float, num_kernels: int) -> Operation:
         flash_ratio = flash_ratios[phase == "backward"]
+        products = WRITTEN_OUT_PRODUCTS[phase == "backward"] if is_unaligned else 0
+        per_score = (spec.head_dim + spec.v_head_dim) * 2 / element
         return Operation(
             name=f"{name}.core" if phase == "forward" else f"{name}.core.backward",
             kind="attention",
             phase=phase,
             count=1,
             flop=flop,
-            num_bytes=round(num_bytes),
+            num_bytes=round(num_bytes - products * PRODUCT_BYTES_PER_SCORE * scores),
             dtype=context.core_dtype,
             m=min(context.seq_len // context.layout.cp, context.document_len),
             n=min(context.document_len, spec.sliding_window or context.document_len),
             k=spec.head_dim,
             num_kernels=num_kernels,
             slowdown_ratio=1.0 if context.is_eager_attention else flash_ratio,
+            unaligned_flop=products * per_score * scores,
         )
 
     if context.is_eager_attention:

@@ -48,6 +48,9 @@ QUANTISED_READ_BYTES = 2.5
 SCAN_BYTES = (20, 40)
 """Selective scan and its convolution per element of the inner width in 16 bits: about ten tensors read or written
 forward, twice that backward (Gu and Dao 2023, arXiv:2312.00752, section 3.3.2: the scan is bound by memory)."""
+REPEATED_BYTES = (2, 2)
+"""Bytes an element of repeated keys and values: written, and their gradients read to be added up."""
+REPEATED_KERNELS = (2, 2)
 FUSED_KERNELS = (1, 2)
 """Kernels of a fused norm, forward and backward, counted on H100 (``2026-11-28-h100-dispatch.csv``)."""
 DECOMPOSED_NORM_KERNELS = (8, 16)
@@ -260,7 +263,25 @@ def _attention(name: str, spec: AttentionSpec, context: OperationContext) -> Ite
         kernels = FUSED_ROTARY_KERNELS if context.has_fused_rotary else DECOMPOSED_ROTARY_KERNELS
         per_element = (per_element_bytes, per_element_bytes)
         yield from _both(f"{name}.rotary", elements, per_element, context, kernels=kernels)
+    yield from _repeated_heads(name, spec, context)
     yield from attention_operations(name, spec, context)
+
+
+def _repeated_heads(name: str, spec: AttentionSpec, context: OperationContext) -> Iterator[Operation]:
+    """Keys and values written for every head of queries, and the pieces that context parallelism merges."""
+    tokens, layout = context.tokens, context.layout
+    outputs = tokens * spec.num_attention_heads / layout.tp
+    are_repeated = context.repeats_kv_heads and spec.num_key_value_heads < spec.num_attention_heads
+    keys = outputs if are_repeated else tokens * spec.num_key_value_heads / layout.tp
+    both = spec.head_dim + spec.v_head_dim
+    if are_repeated:
+        yield from _both(f"{name}.repeated_heads", keys * both, REPEATED_BYTES, context, kernels=REPEATED_KERNELS)
+    if context.merged_bytes is not None:
+        merged, pieces = context.merged_bytes, layout.cp - 1
+        forward = merged.outputs * outputs * spec.v_head_dim
+        backward = merged.queries * outputs * spec.head_dim + merged.keys * keys * both
+        kernels = (pieces * merged.kernels[0], pieces * merged.kernels[1])
+        yield from context.memory_operations(f"{name}.merged_pieces", (pieces * forward, pieces * backward), kernels)
 
 
 def _feed_forward(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:

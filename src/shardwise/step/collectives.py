@@ -25,6 +25,7 @@ from shardwise.units import Bytes
 
 RING_BACKWARD_RATIO = 2
 """The backward of ring attention passes keys, values and their gradients."""
+FP32_BYTES = 4
 SCALAR_BYTES = 4
 COMMUNICATING: frozenset[RecomputeModule] = frozenset(("mlp", "moe", "shared_experts"))
 """Modules of selective recomputation with collectives inside."""
@@ -213,7 +214,8 @@ def _context(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     """Keys and values of the other ranks' part of the sequence.
 
     Megatron passes them round a ring under the attention of the previous piece; DeepSpeed exchanges heads for tokens
-    (Ulysses); torch gathers all of them (``experimental/_attention.py``, all-gather rotation).
+    (Ulysses); torch gathers all of them, and passes their gradients round a ring in fp32, one hop after every piece
+    (``_templated_ring_attention_backward``; the rotation by all-gather is for keys and values alone).
     """
     spec, layout = layer.mixer, context.plan.layout
     if not isinstance(spec, AttentionSpec) or layout.cp == 1:
@@ -221,7 +223,7 @@ def _context(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     group = Groups(layout=layout).context
     block = context.block_context
     heads = ceil(spec.num_attention_heads / layout.tp)
-    kv_heads = ceil(spec.num_key_value_heads / layout.tp)
+    kv_heads = heads if context.plan.recipe.repeat_kv_heads else ceil(spec.num_key_value_heads / layout.tp)
     row = block.tokens * block.element_bytes
     keys_and_values = row * kv_heads * (spec.head_dim + spec.v_head_dim)
 
@@ -241,9 +243,12 @@ def _context(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     else:
         whole = keys_and_values * layout.cp
         yield call("all_gather", whole, "forward"), 1, False
-        if not is_native_engine(context.plan):  # our trainer keeps what it gathered
+        if is_native_engine(context.plan):  # our trainer keeps what it gathered
+            yield call("reduce_scatter", whole, "backward"), 1, False
+        else:
             yield call("all_gather", whole, "backward"), 1, False
-        yield call("reduce_scatter", whole, "backward"), 1, False
+            gradients = keys_and_values * FP32_BYTES // block.element_bytes
+            yield call("send_recv", gradients, "backward"), layout.cp, False
 
 
 def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, int, bool]]:

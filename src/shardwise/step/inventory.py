@@ -78,6 +78,8 @@ class Operation:
     """Kernels the host issues for one execution, or as many as its other work takes the time of."""
     slowdown_ratio: float = 1.0
     """Time over that of the plain kernel with the same FLOP, such as fused attention with dropout or uneven experts."""
+    unaligned_flop: Flop = 0.0
+    """FLOP of batched products whose rows do not start on 16 bytes, beside whose time ``num_bytes`` are moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,14 +84,18 @@ def weighs_expert_inputs(*, layout: Layout, recipe: Recipe, model: ModelSpec) ->
     return (layout.ep == 1) & (recipe.precision in BF16_PRECISIONS) & has_own_decoder(model)
 
 
-def frees_after_forward(layout: Layout) -> bool:
+def frees_after_forward(*, layout: Layout, recipe: Recipe) -> bool:
     """Whether blocks and the token table are freed after forward and gathered again; the last block stays."""
-    return gathers_every_micro_batch(layout) & layout.reshard_after_forward
+    return gathers_every_micro_batch(layout=layout, recipe=recipe) & layout.reshard_after_forward
 
 
-def gathers_every_micro_batch(layout: Layout) -> bool:
-    """Whether whole parameters are freed when a micro-batch has gone backward, not when the step is done."""
-    return negated(is_replicated(layout)) & (layout.zero_stage == 3) & (layout.pp == 1)
+def gathers_every_micro_batch(*, layout: Layout, recipe: Recipe) -> bool:
+    """Whether whole parameters are freed when a micro-batch has gone backward, not when the step is done.
+
+    Parameters on the host come to the device for every pass, also where one rank has them all.
+    """
+    is_elsewhere = negated(is_replicated(layout)) | (recipe.offload == "parameters")
+    return is_elsewhere & (layout.zero_stage == 3) & (layout.pp == 1)
 
 
 def reduces_every_micro_batch(layout: Layout) -> bool:

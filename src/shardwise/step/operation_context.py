@@ -40,6 +40,28 @@ median of 24 on one H100 (0.92 to 1.42; forward and dgrad 1.17; ``2026-11-28-h10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MergedBytes:
+    """Bytes per element of sums that a piece of attention in 16 bits, but the first, is added to."""
+
+    outputs: int
+    queries: int
+    keys: int
+    kernels: tuple[int, int]
+    """Kernels of a piece, forward and backward."""
+
+
+TRACED_MERGE = MergedBytes(outputs=12, queries=12, keys=20, kernels=(3, 8))
+EAGER_MERGE = MergedBytes(outputs=36, queries=12, keys=20, kernels=(6, 8))
+"""Counted in torch ``_templated_ring_attention``, whose sums are fp32: 4 read, 2 read and 4 written; where half of the
+queries or of the keys were computed the sum is put together again (a half of that, and 8), gradients of keys are
+gathered into one buffer (8) before they are sent, and without a compiler outputs are cast and merged by five kernels.
+"""
+TRANSFORMER_ENGINES_MERGE = MergedBytes(outputs=6, queries=6, keys=6, kernels=(3, 4))
+"""Sums in 16 bits are read and written beside each piece (NVIDIA/TransformerEngine@d0067d0
+``dot_product_attention/context_parallel.py``, ``flash_attn_fwd_out_correction``, ``dq.add_``, ``dk.add_``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext:
     """Sizes, degrees, dtypes and kernels that decide the operations of one stage, the same for all of its blocks."""
 
@@ -79,6 +101,9 @@ class OperationContext:
     """Whether router weights multiply the activations of experts (:mod:`~shardwise.step.native_engine`)."""
     compiles_experts: bool = False
     """Whether a compiler sees the whole of blocks with experts."""
+    merged_bytes: MergedBytes | None = None
+    """Traffic of putting pieces of attention together where context parallelism computes it in pieces."""
+    repeats_kv_heads: bool = False
     has_fused_softmax: bool = False
     """Whether unfused attention has scale, mask and softmax in one kernel (Megatron)."""
     attention_dropout: bool = False
@@ -197,6 +222,8 @@ def operation_context(context: StageContext) -> OperationContext:
         weighs_expert_inputs=is_native_engine(plan)
         and weighs_expert_inputs(layout=plan.layout, recipe=plan.recipe, model=plan.model),
         compiles_experts=is_native_engine(plan) and compiles_experts(layout=plan.layout, recipe=plan.recipe),
+        merged_bytes=_merged_bytes(plan),
+        repeats_kv_heads=plan.recipe.repeat_kv_heads,
         has_fused_softmax=block.has_fused_softmax,
         packs_heads=profile.sharding == "deepspeed" and plan.recipe.attention_kernel == "fa1",
         attention_dropout=block.attention_dropout,
@@ -215,6 +242,16 @@ def operation_context(context: StageContext) -> OperationContext:
         is_compiled=plan.recipe.compile,
         has_units=is_native_engine(plan) and uses_units(layout=plan.layout, recipe=plan.recipe),
     )
+
+
+def _merged_bytes(plan: Plan) -> MergedBytes | None:
+    """What ring attention moves for every piece; Ulysses and our trainer's queries attend to all keys at once."""
+    profile = engine_profile(plan.engine)
+    if plan.layout.cp == 1 or profile.sharding == "deepspeed" or is_native_engine(plan):
+        return None
+    if profile.sharding == "megatron":
+        return TRANSFORMER_ENGINES_MERGE
+    return TRACED_MERGE if plan.recipe.compile else EAGER_MERGE
 
 
 def gathered_element_bytes(context: StageContext) -> int:

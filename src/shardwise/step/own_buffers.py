@@ -48,7 +48,7 @@ def own_tables(context: StageContext) -> Tables:
 def own_buffers(context: StageContext) -> Iterator[Tensor]:
     """Gathered parameters, and gradients on their way to the ranks that keep them."""
     tables = own_tables(context)
-    frees = frees_after_forward(context.plan.layout)
+    frees = frees_after_forward(layout=context.plan.layout, recipe=context.plan.recipe)
     yield from present(frees, _freed(context, tables))
     yield from present(negated(frees), _kept(context, tables))
     yield from present(accumulates_whole(context), _whole_gradients(context))
@@ -94,7 +94,9 @@ def _kept(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     for some, head_until, until in ((negated(is_pipeline), timeline.head_backward, end - 1), (is_pipeline, end, end)):
         yield _tensor(name, "gathered_parameters", head * some, timeline.loss_forward, head_until)
         yield _tensor(name, "gathered_parameters", tables_bytes * some, timeline.forward, until)
-    is_one_pass = (context.plan.num_microbatches == 1) | gathers_every_micro_batch(context.plan.layout)
+    is_one_pass = (context.plan.num_microbatches == 1) | gathers_every_micro_batch(
+        layout=context.plan.layout, recipe=context.plan.recipe
+    )
     has_flat = is_one_pass & negated(is_replicated(context.plan.layout))
     largest_unit = largest(context.gathered_bytes(unit) for unit in blocks)
     flat = "flat gather"
@@ -108,7 +110,7 @@ def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     Pipelines free nothing, so the stage has the head.
     """
     timeline, compute, layout = context.timeline, context.states.compute_bytes, context.plan.layout
-    blocks, ahead = _blocks(context), context.plan.layout.prefetch_units
+    blocks, ahead = _blocks(context), _prefetched(context)
     component: MemoryComponent = "gathered_parameters"
     end = timeline.backward_end
     yield _tensor("rest of the model", component, compute * tables.rest, timeline.forward, end)
@@ -120,6 +122,7 @@ def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     yield _tensor("gathered last block", component, last, timeline.loss_forward, timeline.head_backward)
     yield _tensor("gathered head", component, head, timeline.loss_forward, timeline.head_backward)
     flat = either(head > 0, head, last) * (context.vocabulary_ranks == 1)
+    flat = flat * negated(is_replicated(layout))
     yield _tensor("flat gather", component, flat, timeline.loss_forward, timeline.loss_forward)
     if layout.reshard_size:
         total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks) - largest_unit
@@ -130,10 +133,15 @@ def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
         yield from _in_backward(context, unit, tables)
 
 
+def _prefetched(context: StageContext) -> int:
+    """Units that are gathered ahead; one rank that has them all copies each when it is needed."""
+    return context.plan.layout.prefetch_units * negated(is_replicated(context.plan.layout))
+
+
 def _in_backward(context: StageContext, unit: Unit, tables: Tables) -> Iterator[Tensor]:
     """A block while it goes backward, and what is gathered ahead of it: blocks, or in the first one the token table."""
     gathered, moments = context.gathered_bytes(unit), context.timeline.runs[unit.run]
-    ahead = context.plan.layout.prefetch_units
+    ahead = _prefetched(context)
     name: str = "gathered and prefetched block"
     if not moments.is_one_block:
         copies = 1 + least(ahead, unit.count - 1)
@@ -149,7 +157,7 @@ def _second(context: StageContext, unit: Unit) -> Bytes:
 
     Its own inputs are alive, too, but the gradients of one block less; where those are more, they count with the first.
     """
-    ahead = least(context.plan.layout.prefetch_units, unit.count - 1) * context.gathered_bytes(unit)
+    ahead = least(_prefetched(context), unit.count - 1) * context.gathered_bytes(unit)
     comes_late = context.plan.num_microbatches == 1
     made = context.states.gradient_bytes * context.trained(unit).shard * comes_late
     is_recomputed = context.held_runs[unit.run].num_recomputed == unit.count

@@ -43,7 +43,7 @@ def own_collectives(context: StageContext) -> Iterator[Collective]:
     Source: ``train/data_parallel.py``; torch ``distributed/fsdp/_fully_shard``.
     """
     layout, rounds = context.plan.layout, context.plan.num_microbatches
-    gathers = rounds if gathers_every_micro_batch(layout) else 1
+    gathers = rounds if gathers_every_micro_batch(layout=layout, recipe=context.plan.recipe) else 1
     reductions = rounds if reduces_every_micro_batch(layout) else 1
     for position, unit in enumerate(_units(context)):
         gather = Call(
@@ -96,7 +96,7 @@ def _units(context: StageContext) -> Iterator[OwnUnit]:
     """The rest of the model first, which is gathered first and reduced last; then the tables, then the blocks."""
     layout, model, stage = context.plan.layout, context.plan.model, context.stage
     dense = _shards(context)
-    frees = frees_after_forward(layout)
+    frees = frees_after_forward(layout=layout, recipe=context.plan.recipe)
     is_whole = model.tie_word_embeddings and stage.has_embedding
     rest = (model.final_weights if stage.has_head else ()) + (model.side_weights if stage.has_embedding else ())
     if is_whole:

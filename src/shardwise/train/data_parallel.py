@@ -33,6 +33,7 @@ from shardwise.recipe import Precision
 from shardwise.step.native_engine import (
     can_exchange_gradients,
     frees_after_forward,
+    gathers_every_micro_batch,
     is_alone,
     is_replicated,
     reduces_every_micro_batch,
@@ -187,15 +188,15 @@ def _gathering(following: list[FSDPModule]) -> Callable[..., None]:
     return gather
 
 
-def begin_micro_batch(root: nn.Module, layout: Layout, *, is_last: bool) -> None:
+def begin_micro_batch(root: nn.Module, job: Job, *, is_last: bool) -> None:
     """Say before a micro-batch's backward what its gradients and parameters do afterwards."""
     if not isinstance(root, FSDPModule):
         return
     root.set_is_last_backward(is_last)
     root.set_requires_all_reduce(is_last)
-    if not reduces_every_micro_batch(layout):
+    if not reduces_every_micro_batch(job.layout):
         root.set_requires_gradient_sync(is_last)
-    if is_replicated(layout) or layout.zero_stage < 3:
+    if not gathers_every_micro_batch(layout=job.layout, recipe=job.recipe):
         root.set_reshard_after_backward(is_last)
 
 
@@ -227,7 +228,7 @@ def _reshards(unit: Unit, job: Job) -> bool | int:
     """Whether a unit is freed after forward, or kept by a smaller group of ranks."""
     layout, tuning = job.layout, job.tuning
     keeps = (
-        not frees_after_forward(layout)
+        not frees_after_forward(layout=layout, recipe=job.recipe)
         or (not unit.is_block and (tuning.is_embedding_kept or not unit.is_embedding))
         or (unit.is_last_block and tuning.is_last_unit_kept)
     )

@@ -61,7 +61,7 @@ class PlainPasses:
     """One micro-batch after the other through the whole model."""
 
     def __init__(self, built: Built, job: Job, *, device: torch.device) -> None:
-        self.model, self.layout, self.watch = built.chunks[0], job.layout, built.watch
+        self.model, self.job, self.layout, self.watch = built.chunks[0], job, job.layout, built.watch
         self.placed = Placed(built, job, device=device)
 
     def run(self, batches: Sequence[Batch], *, unit_ratio: float) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ class PlainPasses:
         for index, batch in enumerate(batches):
             is_last = index == len(batches) - 1
             ids, labels = self.placed.place(batch)
-            begin_micro_batch(self.model, self.layout, is_last=is_last)
+            begin_micro_batch(self.model, self.job, is_last=is_last)
             with keep_gradients_here(self.model, is_last=is_last):
                 loss = self.model(ids, labels, **self.placed.document_places([batch]))
                 num_labelled = (labels != IGNORED_LABEL).sum()
