@@ -3,18 +3,20 @@
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from shardwise.explain.records import VerifiedChange
 from shardwise.plan import Plan
-from shardwise.render.retyped import retried, searched
 from shardwise.render.screen_lines import command_lines, screen_width
 from shardwise.render.terminal import TextStyle
 from shardwise.rules import Changes
 from shardwise.rules.changes import changes_text, merge
 from shardwise.step.native_engine import is_native_engine
 from shardwise.units import format_gib, format_seconds
+
+if TYPE_CHECKING:  # a plan that fits is answered without the search and the explanations
+    from shardwise.explain.records import VerifiedChange
 
 NEXT_LABELS = ("Next: ", "then: ")
 
@@ -30,9 +32,11 @@ def as_command(command: str, name: str) -> str:
 
 
 def mending_commands(
-    command: str, plan: Plan, change: VerifiedChange | None, *, assumed: AbstractSet[str] = frozenset()
+    command: str, plan: Plan, change: "VerifiedChange | None", *, assumed: AbstractSet[str] = frozenset()
 ) -> tuple[str, ...]:
     """The command with the first remedy, where words of a command say it, and a search of every layout."""
+    from shardwise.render.retyped import searched
+
     found = searched(as_command(command, "plan"))
     return (found,) if change is None else tuple(filter(None, (changed_command(command, plan, change, assumed), found)))
 
@@ -43,11 +47,13 @@ def ready_commands(command: str, plan: Plan) -> tuple[str, ...]:
     return (*tried, f"{as_command(command, 'timeline')} --html step.html")
 
 
-def changed_command(command: str, plan: Plan, change: VerifiedChange, assumed: AbstractSet[str] = frozenset()) -> str:
+def changed_command(command: str, plan: Plan, change: "VerifiedChange", assumed: AbstractSet[str] = frozenset()) -> str:
     """The command that answers what was predicted for a change; empty where no words of a command say it.
 
     A question without a length assumes another one for adapters, and another batch with it: both are typed.
     """
+    from shardwise.render.retyped import retried
+
     kept: Changes = ()
     if "seq_len" in assumed and "adapter" in dict(change.changes):
         kept = (("seq_len", change.plan.recipe.seq_len), ("global_batch_size", change.plan.global_batch_size))
@@ -59,7 +65,7 @@ def changed_command(command: str, plan: Plan, change: VerifiedChange, assumed: A
 class Following:
     """What follows an answer: the first remedy of a plan that may not fit, and commands to type."""
 
-    remedy: VerifiedChange | None = None
+    remedy: "VerifiedChange | None" = None
     commands: Sequence[str] = ()
     typed: str = ""
     """The command that is answered."""
