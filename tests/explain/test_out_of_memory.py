@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.catalog import read_cluster
 from shardwise.errors import ShardwiseError
-from shardwise.explain.changes import smallest_changes
+from shardwise.explain.changes import NOTHING_FITS, remedies
 from shardwise.explain.out_of_memory import explain_allocation, explain_out_of_memory
 from shardwise.families import read_model
 from shardwise.layout import Layout
@@ -96,7 +96,7 @@ def test_a_plan_that_does_not_fit_is_given_the_first_change_that_does(plan):
     """The log of a plan with four times its micro-batch."""
     too_big = replace(plan, recipe=replace(plan.recipe, micro_batch_size=16, global_batch_size=128))
     against = explain_out_of_memory(FRAGMENTED, plan=too_big)[1]
-    change = next(one for one in smallest_changes(too_big, predict(too_big)) if one.fits)
+    change = next(one for one in remedies(too_big, predict(too_big)) if one.fits)
     assert "does not fit by prediction" in against.claim
     assert against.suggestion == f"{change.edit} needs {format_gib(change.needed_bytes)} ({change.fit})"
 
@@ -104,8 +104,9 @@ def test_a_plan_that_does_not_fit_is_given_the_first_change_that_does(plan):
 def test_where_no_change_fits_it_says_how_many_were_tried_together(plan):
     """Up to three edits are added up, and the sentence spoke of one field."""
     too_big = replace(plan, model=read_model("llama-3.1-405b"), cluster=read_cluster("1xrtx-4090"), layout=Layout())
-    assert not any(one.fits for one in smallest_changes(too_big, predict(too_big)))
+    assert not any(one.fits for one in remedies(too_big, predict(too_big)))
     suggestion = explain_out_of_memory(FRAGMENTED, plan=too_big)[1].suggestion
+    assert suggestion == NOTHING_FITS
     assert suggestion.startswith("none of the changes that were tried makes it fit, alone or up to 3 together")
 
 

@@ -57,8 +57,8 @@ def test_what_is_typed_next_is_the_change_that_the_screen_names_or_none():
     offloaded = replace(change, changes=(("activation_offload", True),), fit="does not fit")
     bought = replace(change, changes=(("gpu", "b200-sxm"),), fit="fits")
     text = explanation_text(replace(EXPLANATION, changes=(offloaded, bought)), command=command)
-    assert "Smallest change that makes it fit: gpu=b200-sxm: " in text
-    assert "Next: shardwise timeline" in text
+    assert "First remedy: gpu=b200-sxm: " in text
+    assert text.endswith("\nNext: shardwise plan tiny-7 16xg100\n")
     assert "--activation-offload" not in text
 
 

@@ -7,7 +7,6 @@ from shardwise.errors import ClusterError
 from shardwise.search.clusters import (
     at_most,
     bigger_gpus,
-    with_fewer_gpus_per_node,
     with_gpu,
     with_host_memory,
     with_num_nodes,
@@ -23,8 +22,6 @@ def test_other_gpus_keep_the_hosts_a_user_described():
     assert bigger.node.host_memory_bytes == 64 * GIB
     assert with_num_nodes(cluster, 3).node.host_memory_bytes == 64 * GIB
     assert with_host_memory(cluster, 192).node.host_memory_bytes == 192 * GIB
-    spread = with_fewer_gpus_per_node(cluster, 2)
-    assert (spread.node.gpus_per_node, spread.num_nodes, spread.node.host_memory_bytes) == (4, 2, 64 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -57,4 +54,3 @@ def test_where_no_bigger_part_has_a_price_the_others_are_named():
 def test_a_server_that_lacks_gpus_lacks_them_with_other_parts_too():
     cluster = read_cluster("63xh100-sxm")
     assert with_gpu(cluster, load_gpu("h200-sxm")).num_gpus == cluster.num_gpus == 63
-    assert with_fewer_gpus_per_node(cluster, 2) is None

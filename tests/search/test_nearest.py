@@ -58,10 +58,9 @@ def test_a_share_of_what_the_host_lacks_counts_beside_what_the_device_lacks(two_
 def test_the_host_memory_that_is_lacking_is_proposed_and_the_nearest_number_of_gpus(two_gpus):
     changes = [relief.change for relief in two_gpus.closest.reliefs]
     [host] = [change for change in changes if change.startswith("host_memory_gib=")]
-    assert 1314 < int(host.partition("=")[2]) < 1360
+    assert host == "host_memory_gib=1536"
     [gpus] = [relief for relief in two_gpus.closest.reliefs if relief.change.startswith("num_gpus=")]
     assert 2 < gpus.plan.cluster.num_gpus <= 6
-    assert [change for change in changes if change.startswith("model=")] == ["model=26B"]
 
 
 def test_where_nothing_fits_no_layout_is_called_slower_or_feasible(two_gpus):
@@ -70,13 +69,3 @@ def test_where_nothing_fits_no_layout_is_called_slower_or_feasible(two_gpus):
     assert space.layouts_considered == space.layouts_invalid + space.layouts_too_big
     [too_big] = [group for group in two_gpus.rejected if group.rule == "memory-capacity"]
     assert too_big.count == space.layouts_too_big
-
-
-def test_the_model_proposed_is_nearly_the_largest_that_fits(two_gpus):
-    """A half is 35B, which does not fit, and a quarter 18B."""
-    proposed = next(relief for relief in two_gpus.closest.reliefs if relief.change.startswith("model="))
-    assert proposed.change == "model=26B"
-    recipe = two_gpus.question.recipe
-    cluster = read_cluster("2xh100-sxm")
-    assert search(model=read_model("26B"), cluster=cluster, recipe=recipe).plans
-    assert not search(model=read_model("29B"), cluster=cluster, recipe=recipe).plans

@@ -7,6 +7,7 @@ every figure is that of speed and goodput: nine runs in ten lie inside.
 """
 
 import argparse
+import shlex
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
 from shardwise.cli.options import add_json_option, add_plan_source, amount, count, sequence_length, whole_number
@@ -61,5 +62,16 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         from shardwise.render.text_cost import run_cost_text
 
-        write_line(run_cost_text(answer.run, style=stdout_style()))
+        write_line(run_cost_text(answer.run, commands=_next(arguments, hardware, answer.run.fit), style=stdout_style()))
     return EXIT_DOES_NOT_FIT if answer.run.fits is False else EXIT_OK
+
+
+def _next(arguments: argparse.Namespace, hardware: str | None, fit: str | None) -> list[str]:
+    """The plan that a model would run; of a plan its run prepared where it fits, and its remedies where it may not."""
+    source, length = arguments.source, arguments.seq_len
+    if source == "-":
+        return []
+    if hardware is None:
+        return [f"shardwise train {shlex.quote(source)} --dry-run" if fit == "fits" else f"shardwise explain {source}"]
+    cluster = hardware if arguments.num_gpus is None else f"{arguments.num_gpus}x{hardware}"
+    return [shlex.join(("shardwise", "plan", source, cluster, *(["--seq-len", str(length)] if length else [])))]

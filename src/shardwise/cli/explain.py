@@ -12,11 +12,11 @@ snapshot, whose refused requests are explained; beside a plan, what was not pred
 """
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
+from shardwise.cli.next_commands import typed_command
 from shardwise.cli.options import (
     add_engine_option,
     add_json_option,
@@ -159,7 +159,6 @@ def _print_explanation(plan: "Plan", arguments: argparse.Namespace) -> int:
         from shardwise.cli.plan_answer import assumed_fields
         from shardwise.render.text_explanation import explanation_text
 
-        command = shlex.join(("shardwise", *arguments.typed_words))
-        assumed = assumed_fields(arguments, plan)
+        assumed, command = assumed_fields(arguments, plan), typed_command(arguments)
         write_line(explanation_text(explanation, command=command, assumed=assumed, style=stdout_style()))
     return EXIT_OK if explanation.prediction.fits else EXIT_DOES_NOT_FIT

@@ -9,12 +9,14 @@ alone, such as h200-sxm, is enough for --tflops and --mfu.
 import argparse
 
 from shardwise.cli.command import EXIT_OK
+from shardwise.cli.next_commands import following, typed_command
 from shardwise.cli.options import (
     add_engine_option,
     add_json_option,
     add_layout_options,
     add_plan_source,
     add_recipe_options,
+    given_layout,
     positive_amount,
 )
 from shardwise.cli.output import stdout_style, write_line
@@ -63,9 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
         write_line(json_text(answer.to_dict()))
     else:
         from shardwise.cli.plan_answer import assumed_fields
+        from shardwise.render.next_lines import as_command
+        from shardwise.render.retyped import without_options
         from shardwise.render.text_judgement import judgement_text
 
-        compared = answer.judgement.plan
-        assumed = frozenset() if compared is None else assumed_fields(arguments, compared)
-        write_line(judgement_text(answer.judgement, assumed=assumed, style=stdout_style()))
+        judgement, plan = answer.judgement, answer.judgement.plan
+        if plan is None or judgement.prediction is None:
+            write_line(judgement_text(judgement, style=stdout_style()))
+            return EXIT_OK
+        assumed = assumed_fields(arguments, plan)
+        command = as_command(without_options(typed_command(arguments), [name for name, _ in FIGURES]), "predict")
+        name = "explain" if arguments.cluster is None or given_layout(arguments) else "plan"
+        after = following(command, plan, judgement.prediction, assumed, ready=(as_command(command, name),))
+        write_line(judgement_text(judgement, following=after, assumed=assumed, style=stdout_style()))
     return EXIT_OK

@@ -11,7 +11,6 @@ that pipes any number of lines, one included, writes --jsonl.
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
+from shardwise.cli.next_commands import following, typed_command
 from shardwise.cli.options import (
     add_calibration_option,
     add_engine_option,
@@ -152,12 +152,14 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
         from shardwise.cli.plan_answer import assumed_fields
         from shardwise.render.text_prediction import prediction_text
 
-        assumed = assumed_fields(arguments, plan)
+        assumed, command = assumed_fields(arguments, plan), _typed_command(arguments)
+        explained, drawn = (command.replace(" predict ", f" {name} ", 1) for name in ("explain", "timeline"))
+        ready = explained, f"{drawn} --html step.html"
         text = prediction_text(
             plan=plan,
             prediction=prediction,
             exposed=exposed,
-            commands=_next_commands(arguments, fits=prediction.fits),
+            following=following(command, plan, prediction, assumed, ready=ready),
             assumed=assumed,
             style=stdout_style(),
         )
@@ -165,22 +167,11 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
     return EXIT_OK if prediction.fits else EXIT_DOES_NOT_FIT
 
 
-def _next_commands(arguments: argparse.Namespace, *, fits: bool) -> tuple[str, ...]:
-    """The plan explained; then the step of one that fits drawn, and in place of another a plan that may fit.
-
-    None where standard input or a file to write is part of what was typed.
-    """
+def _typed_command(arguments: argparse.Namespace) -> str:
+    """The command as it was typed; empty where standard input or a file to write is part of it."""
     if arguments.source == STANDARD_INPUT or arguments.svg or arguments.html or arguments.has_exposed:
-        return ()
-    command = shlex.join(("shardwise", *arguments.typed_words))
-    explained, drawn, planned = (
-        command.replace(" predict ", f" {name} ", 1) for name in ("explain", "timeline", "plan")
-    )
-    if fits:
-        return explained, f"{drawn} --html step.html"
-    from shardwise.render.retyped import searched
-
-    return explained, searched(planned)
+        return ""
+    return typed_command(arguments)
 
 
 def _answer_lines(plans: "Iterable[tuple[int, Plan | ShardwiseError]]", arguments: argparse.Namespace) -> int:

@@ -6,11 +6,11 @@ Without a file the summary alone is printed. Everything drawn is simulated, and 
 """
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK
+from shardwise.cli.next_commands import following, typed_command
 from shardwise.cli.options import (
     add_calibration_option,
     add_engine_option,
@@ -63,15 +63,16 @@ def run(arguments: argparse.Namespace) -> int:
         from shardwise.predict import exposed_communication
         from shardwise.render.text_timeline import timeline_text
 
-        exposed = exposed_communication(plan)
-        command = "" if any(files.values()) else shlex.join(("shardwise", *arguments.typed_words))
+        exposed, prediction = exposed_communication(plan), checked_prediction(plan)
+        assumed = assumed_fields(arguments, plan)
+        command = "" if any(files.values()) else typed_command(arguments)
         text = timeline_text(
             plan=plan,
             timeline=timeline,
-            prediction=checked_prediction(plan),
+            prediction=prediction,
             exposed=exposed,
-            command=command,
-            assumed=assumed_fields(arguments, plan),
+            following=following(command, plan, prediction, assumed, ready=(f"{command} --html step.html",)),
+            assumed=assumed,
             style=stdout_style(),
         )
         write_line(text)

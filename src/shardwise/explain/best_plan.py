@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 
 from shardwise.errors import ShardwiseError
 from shardwise.explain.changes import beside
-from shardwise.explain.edits import LAYOUT, edit
 from shardwise.explain.records import VerifiedChange
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -14,6 +13,7 @@ from shardwise.recipe import Recipe
 from shardwise.rules.changes import current_value
 from shardwise.rules.refusal import Value
 from shardwise.search import SearchBounds, question_of
+from shardwise.search.edits import LAYOUT, edit
 from shardwise.search.one_pass import find
 from shardwise.search.ranking import rank
 

@@ -8,7 +8,6 @@ from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_quantity, counted_states, engine_states, told_states, undivided
 from shardwise.explain.told import told
 from shardwise.ledger import MemoryComponent
-from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules import find_refusals
@@ -70,25 +69,8 @@ def _nothing_to_shard(plan: Plan, _: Prediction) -> Finding | None:
         ),
         because="ZeRO and FSDP save memory by dividing states over data-parallel ranks; one rank has nobody to share "
         f"with{no_master if has_master else ''}",
-        suggestion="use more GPUs with dp_shard>1, or offload the optimizer"
-        if is_textbook
-        else f"use more GPUs with dp_shard>1{_smaller_states(plan)}",
+        suggestion="use more GPUs with dp_shard>1; where it has to fit one, the changes below say how",
     )
-
-
-def _smaller_states(plan: Plan) -> str:
-    """Other ways to smaller states, without those that the plan takes already."""
-    recipe = plan.recipe
-    is_whole = recipe.adapter == "none"
-    ways = (
-        ("precision=bf16", is_whole and recipe.precision != "bf16"),
-        ("an 8-bit optimizer", is_whole and not OPTIMIZERS[recipe.optimizer].is_8bit),
-        ("LoRA", is_whole),
-        ("4-bit weights (adapter=qlora)", recipe.adapter == "lora"),
-        ("offload", recipe.offload == "none"),
-    )
-    said = [name for name, is_left in ways if is_left]
-    return f", {', '.join(said[:-1])}{', or ' if said[1:] else 'or '}{said[-1]}" if said else ""
 
 
 def _frozen_replicas(plan: Plan, _: Prediction) -> Finding | None:

@@ -6,7 +6,14 @@ from itertools import chain
 from operator import itemgetter
 
 from shardwise.explain.changes import Predictions, verify_edits
-from shardwise.explain.edits import (
+from shardwise.explain.records import Finding, Quantity, VerifiedChange
+from shardwise.plan import Plan
+from shardwise.predict.idle_switches import NOTHING_FRACTION
+from shardwise.prediction import Prediction
+from shardwise.rules.degrees import divisors
+from shardwise.rules.world import fast_domain_gpus
+from shardwise.schedules.table import SCHEDULE_KINDS
+from shardwise.search.edits import (
     LAYOUT,
     TRAINING,
     Edit,
@@ -21,13 +28,6 @@ from shardwise.explain.edits import (
     without_activation_offload,
     without_offload,
 )
-from shardwise.explain.records import Finding, Quantity, VerifiedChange
-from shardwise.plan import Plan
-from shardwise.predict.idle_switches import NOTHING_FRACTION
-from shardwise.prediction import Prediction
-from shardwise.rules.degrees import divisors
-from shardwise.rules.world import fast_domain_gpus
-from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.search.uneven_stages import head_blocks, uneven_stages
 from shardwise.units import format_gib, format_seconds
 

@@ -2,7 +2,7 @@
 
 from shardwise.explain.best_plan import best_plan
 from shardwise.explain.cautions import cautions
-from shardwise.explain.changes import Predictions, faster_changes, smallest_changes
+from shardwise.explain.changes import Predictions, faster_changes, remedies
 from shardwise.explain.choices import choice_edits, choice_findings
 from shardwise.explain.conventions import seed_differences
 from shardwise.explain.host import host_shortage
@@ -10,7 +10,7 @@ from shardwise.explain.memory_findings import memory_findings
 from shardwise.explain.records import Explanation, Finding
 from shardwise.explain.time_findings import time_findings
 from shardwise.explain.told import told
-from shardwise.explain.world_sizes import hardware_changes, smallest_world, world_size_finding
+from shardwise.explain.world_sizes import world_size_finding
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import FIT_VERBS, Prediction
@@ -30,20 +30,16 @@ def explain(plan: Plan) -> Explanation:
     require_valid(plan)
     prediction = predict(plan)
     made: Predictions = {}
-    enough = None
     if prediction.fits and not prediction.memory.is_borderline:
         changes = faster_changes(plan, prediction, made=made, also=choice_edits(plan))
     else:
-        enough = smallest_world(plan, prediction)
-        changes = (
-            *smallest_changes(plan, prediction, made=made),
-            *hardware_changes(plan, prediction, enough=enough),
-        )
+        changes = remedies(plan, prediction, made=made)
+    more = (one for one in changes if one.plan.cluster.num_gpus > plan.cluster.num_gpus)
     findings = (
         _verdict(plan, prediction),
         *memory_findings(plan, prediction.memory),
         *time_findings(plan, prediction),
-        world_size_finding(plan, prediction, enough=enough),
+        world_size_finding(plan, prediction, enough=next(more, None)),
         *cautions(plan, prediction),
         *choice_findings(plan, prediction, made=made),
         *(seed_differences(plan) if plan.recipe.convention == "seed" else ()),

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwise.explain.changes import verify_edits
-from shardwise.explain.edits import FLAG, TRAINING, Edit, edit, faster_edits, without_activation_offload
 from shardwise.explain.records import VerifiedChange
 from shardwise.measure.profile_records import Knob, ProfileFinding, TraceProfile
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
+from shardwise.search.edits import FLAG, TRAINING, Edit, edit, faster_edits, without_activation_offload
 from shardwise.units import Seconds
 
 __all__ = ["KnobGain", "TurnedKnobs", "turn_knobs"]

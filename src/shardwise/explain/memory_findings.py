@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardwise.explain.host import host_finding, host_numbers, host_remedy, host_shortage
+from shardwise.explain.host import CHANGES_BELOW, host_finding, host_numbers, host_shortage
 from shardwise.explain.records import Finding
 from shardwise.explain.state_counts import state_bytes_of
 from shardwise.explain.told import told
@@ -80,12 +80,12 @@ COMPONENT_MEANINGS: dict[MemoryComponent, ComponentMeaning] = {
 
 def memory_findings(plan: Plan, memory: MemoryPrediction) -> tuple[Finding, ...]:
     """Headroom first, then what dominates, the largest tensors, the moment of the peak, uneven stages and the host."""
-    found = [_headroom(plan, memory), _dominant(plan, memory), _largest_tensors(memory), _peak_moment(memory)]
-    found += [_stages(memory), host_finding(plan, memory)]
+    found = [_headroom(memory), _dominant(plan, memory), _largest_tensors(memory), _peak_moment(memory)]
+    found += [_stages(memory), host_finding(memory)]
     return tuple(finding for finding in found if finding is not None)
 
 
-def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
+def _headroom(memory: MemoryPrediction) -> Finding:
     needed, capacity = memory.needed_bytes, memory.capacity_bytes
     low, high = needed * memory.low_fraction, needed * memory.high_fraction
     numbers = (
@@ -105,7 +105,7 @@ def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
             claim=f"It does not fit: {host_shortage(memory)}; {_device_beside(memory, need)}.",
             numbers=(*numbers, *host_numbers(memory)),
             because=f"{band} on the GPU; what is offloaded has to stay on the hosts for the whole run",
-            suggestion=host_remedy(plan, memory),
+            suggestion=CHANGES_BELOW,
         )
     if memory.is_device_borderline:
         is_held = memory.fits_device
@@ -126,7 +126,7 @@ def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
             "processes.",
             numbers=(*numbers, *host_numbers(memory)),
             because=f"{band} on the GPU; the same share is asked to be free on the host",
-            suggestion=f"look at free -g on a node, or {host_remedy(plan, memory)}",
+            suggestion=f"look at free -g on a node, or {CHANGES_BELOW}",
         )
     if memory.fits_device:
         claim = f"It fits with {format_gib(memory.spare_bytes)} to spare: {need} are needed on the fullest GPU."
@@ -136,7 +136,7 @@ def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
         claim=f"It does not fit: {format_gib(memory.missing_bytes)} are missing, {need} would be needed.",
         numbers=numbers,
         because=f"{band}, all of it above the capacity",
-        suggestion="see the changes below; each was predicted again",
+        suggestion=CHANGES_BELOW,
     )
 
 

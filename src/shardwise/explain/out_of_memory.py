@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from shardwise.explain.allocation import AllocationMatch, match_plan, match_shapes
-from shardwise.explain.changes import MAX_COMBINED, smallest_changes
+from shardwise.explain.changes import NOTHING_FITS, first_remedy
 from shardwise.explain.oom_text import OomMessage, Size, parse_oom, parse_size
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.told import Predicted
@@ -258,10 +258,5 @@ def _remedy(plan: Plan, prediction: Prediction) -> str:
     """The first change that is predicted to fit; of a plan that should have fitted, what to compare."""
     if prediction.fit == "fits":
         return "the prediction says that it fits: compare the settings, and other processes on the GPU, with the log's"
-    change = next((one for one in smallest_changes(plan, prediction) if one.fits), None)
-    if change is None:
-        return (
-            f"none of the changes that were tried makes it fit, alone or up to {MAX_COMBINED} together: "
-            "`shardwise plan` searches every layout"
-        )
-    return f"{change.edit} needs {format_gib(change.needed_bytes)} ({change.fit})"
+    change = first_remedy(plan, prediction)
+    return NOTHING_FITS if change is None else f"{change.edit} needs {format_gib(change.needed_bytes)} ({change.fit})"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.errors import TraceError
-from shardwise.explain.changes import smallest_changes
+from shardwise.explain.changes import NOTHING_FITS, remedies
 from shardwise.explain.out_of_memory import explain_allocation
 from shardwise.explain.records import Finding, Quantity
 from shardwise.measure.memory_profile import profile_memory
@@ -132,16 +132,10 @@ def _gaps(record: RecordedMemory, prediction: Prediction) -> Iterator[Quantity]:
 
 def _relief(plan: Plan, prediction: Prediction, *, needed_bytes: Bytes) -> Iterator[Finding]:
     """Changes that fit also when the plan needs what was recorded and not what was predicted."""
-    capacity = prediction.memory.capacity_bytes
     ratio = max(1.0, needed_bytes / prediction.memory.needed_bytes)
-    changes = smallest_changes(plan, prediction)
-    enough = [change for change in changes if change.needed_bytes * ratio <= capacity]
+    enough = [change for change in remedies(plan, prediction, needed_bytes=needed_bytes) if change.fits]
     if not enough:
-        yield Finding(
-            topic="change",
-            claim="No single change of the plan is predicted to be enough.",
-            suggestion="use more or larger GPUs, or a smaller model",
-        )
+        yield Finding(topic="change", claim=NOTHING_FITS)
     for change in enough[:SHOWN_REFUSALS]:
         yield Finding(
             topic="change",

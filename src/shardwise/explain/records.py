@@ -9,14 +9,11 @@ from shardwise.plan import Plan
 from shardwise.prediction import VERDICTS, Fit, Prediction
 from shardwise.rules import Changes
 from shardwise.rules.changes import changes_text
+from shardwise.search.edits import HARDWARE
 from shardwise.units import Bytes, Seconds, format_count, format_gb, format_gib, format_seconds
 
 __all__ = [
     "FASTER_RATIO",
-    "FLAG",
-    "HARDWARE",
-    "LAYOUT",
-    "TRAINING",
     "Explanation",
     "Finding",
     "Quantity",
@@ -42,8 +39,6 @@ Topic = Literal[
     "out-of-memory",
     "caution",
 ]
-FLAG, LAYOUT, TRAINING, HARDWARE = 0, 1, 2, 3
-"""Effort of a change: a flag, a different layout, a different way to train, other or more hardware."""
 FASTER_RATIO = 0.99
 """A change has to win a per cent to be worth a line."""
 MAX_DIGITS = 1000
@@ -186,9 +181,12 @@ class Explanation:
 
     @property
     def advised(self) -> VerifiedChange | None:
-        """The recommended plan, unless one change that fits safely gains nearly as much."""
+        """The first remedy of a plan that may not fit; of one that fits the recommended plan, unless one change that
+        fits safely gains nearly as much."""
         first, best = self.first_change, self.best
         if best is None or not self.is_best_better:
+            return first
+        if first is not None and first.fit == "fits" and not self.fits_safely:
             return first
         is_as_good = first is not None and first.fit == "fits" and first.step_ratio * FASTER_RATIO <= best.step_ratio
         return first if is_as_good else best

@@ -274,5 +274,5 @@ def _nothing_fits(closest: ClosestPlan | None, question: Plan) -> Finding:
         f"with {needed.text} of {capacity} per GPU.",
         numbers=(needed,),
         because=closest.because,
-        suggestion="shardwise plan names what would help: more GPUs, offload, an 8-bit optimizer or adapters",
+        suggestion=f"{closest.reliefs[0].change}; shardwise plan names what else would help" if closest.reliefs else "",
     )

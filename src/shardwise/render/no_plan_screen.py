@@ -24,6 +24,7 @@ from shardwise.render.screen_lines import (
     lines_of,
     screen_text,
     screen_width,
+    whole_parts,
 )
 from shardwise.render.terminal import PLAIN, TextStyle
 from shardwise.search.one_pass import TOO_BIG
@@ -50,10 +51,10 @@ def no_plan_screen(result: SearchResult, context: ScreenContext, *, style: TextS
         changes = [(relief.change, relief.plan) for relief in result.repairs]
     room = MAX_LINES - sum(map(len, sections)) - 1
     retries = [retried(context.command, change, asked=asked, cluster=plan.cluster) for change, plan in changes]
-    return screen_text([*sections, [*_retry_lines(retries, width, room), hint_line(width)]], style=style)
+    return screen_text([*sections, [*retry_lines(retries, width, room), hint_line(width)]], style=style)
 
 
-def _retry_lines(retries: Sequence[str], width: int, room: int) -> list[Text]:
+def retry_lines(retries: Sequence[str], width: int, room: int) -> list[Text]:
     """The first two changed commands, to type."""
     lines: list[Text] = []
     for label, command in zip(LABELS, filter(None, retries), strict=False):
@@ -141,8 +142,8 @@ def relief_lines(reliefs: Sequence[Relief], width: int, *, heading: str, asked: 
         capacity, needed = format_gib(relief.plan.cluster.gpu.memory_bytes), gib_number(relief.needed_bytes)
         memory = f"{needed} of {capacity}"
         step = f"{memory}, {format_seconds(relief.step_s)} a step"
-        said = (*(f"{step}, {dollars}" for dollars in _dollars(relief, asked)), step, memory, "")
-        after = ("; ".join(filter(None, (figures, relief.caution))) for figures in said)
+        said = (*(f"{step}, {dollars}" for dollars in _dollars(relief, asked)), step, memory)
+        after = [*("; ".join(filter(None, (one, relief.caution))) for one in said), *whole_parts(relief.caution)]
         texts = (": ".join(filter(None, (relief.change, words))) for words in after)
         lines += fitting_lines(texts, width=width, most=most, label=INDENT, indent=DEEPER)
     return lines

@@ -1,9 +1,11 @@
 """A command typed again with a change of the plan as options."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from shardwise.catalog import read_cluster
 from shardwise.cluster import Cluster
+from shardwise.errors import ShardwiseError
 from shardwise.fields import plan_fields
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
@@ -15,8 +17,9 @@ TYPED = {
     **{field.name: field.option for record in (Layout, Recipe) for field in plan_fields(record)},
 }
 """The options that make changes of a question; a cluster is another word, and a bound is left out."""
-SIZES = ("num_nodes", "num_gpus")
-CLUSTER_COUNT = re.compile(r"(?<= )\d+(?=x[a-z])")
+HARDWARE = ("num_nodes", "num_gpus", "gpu")
+FREED = "no bound on "
+CLUSTER_COUNT = re.compile(r"^\d+(?=x[a-z])")
 
 
 def change_options(change: str) -> Sequence[str]:
@@ -36,15 +39,24 @@ def change_options(change: str) -> Sequence[str]:
     return [typed_option(TYPED[name], switches.get(value, value.strip("[]"))) for name, _, value in pairs]
 
 
-def searched(command: str) -> str:
-    """The command without the options that a search chooses by itself.
+def searched(command: str, names: Collection[str] = ()) -> str:
+    """The command without the options of fields that a search chooses by itself, or of those that are named.
 
     >>> searched("shardwise plan llama-3.1-8b 8xh100 --tp 8 --sequence-parallel --recompute=full --precision bf16")
     'shardwise plan llama-3.1-8b 8xh100 --precision bf16'
     """
-    chosen = (*plan_fields(Layout), *(field for field in plan_fields(Recipe) if field.name in SEARCHED_FIELDS))
-    for field in chosen:
+    layout = [field.name for field in plan_fields(Layout)]
+    for field in (*plan_fields(Layout), *plan_fields(Recipe)):
+        if field.name not in (names or (*layout, *SEARCHED_FIELDS)):
+            continue
         command = _without(command, field.option.removeprefix("--"), has_value=field.kind != "flag")
+    return command
+
+
+def without_options(command: str, options: Sequence[str]) -> str:
+    """The command without options and their values."""
+    for option in options:
+        command = _without(command, option.removeprefix("--"), has_value=True)
     return command
 
 
@@ -61,7 +73,7 @@ def retyped(command: str, options: Sequence[str]) -> str:
 
 
 def retried(command: str, change: str, *, asked: Cluster | None, cluster: Cluster) -> str:
-    """The command of a changed question; empty where more would change than options and how many make the cluster.
+    """The command of a changed question; empty where no words of a command say the change.
 
     Args:
         command: as it was typed.
@@ -70,27 +82,50 @@ def retried(command: str, change: str, *, asked: Cluster | None, cluster: Cluste
         cluster: that of the changed question.
 
     >>> from shardwise.catalog import read_cluster
-    >>> one, two = read_cluster("8xh100-sxm"), read_cluster("16xh100-sxm")
+    >>> one, two, other = (read_cluster(name) for name in ("8xh100-sxm", "16xh100-sxm", "8xh200-sxm"))
     >>> retried("shardwise plan mixtral-8x22b 8xh100-sxm", "num_nodes=2 global_batch_size=64", asked=one, cluster=two)
     'shardwise plan mixtral-8x22b 16xh100-sxm --global-batch-size 64'
     >>> retried("shardwise plan mixtral-8x22b 1xdgx-h100 --tp 4", "num_nodes=2", asked=one, cluster=two)
     'shardwise plan mixtral-8x22b 2xdgx-h100 --tp 4'
-    >>> retried("shardwise plan mixtral-8x22b 8xh100-sxm", "gpu=h200-sxm", asked=one, cluster=one)
+    >>> retried("shardwise explain plan.json", "gpu=h200-sxm", asked=one, cluster=other)
+    'shardwise explain plan.json --cluster 8xh200-sxm'
+    >>> retried("shardwise plan llama-2-13b 1xh100 --offload none", "no bound on offload", asked=one, cluster=one)
+    'shardwise plan llama-2-13b 1xh100'
+    >>> retried("shardwise plan llama-2-13b 1xh100", "host_memory_gib=512", asked=one, cluster=one)
     ''
     """
+    if change.startswith(FREED):
+        return searched(command, [change.removeprefix(FREED)])
     words = change.split(" ")
-    others = [word for word in words if word.partition("=")[0] not in SIZES]
+    others = [word for word in words if word.partition("=")[0] not in HARDWARE]
     options = change_options(" ".join(others))
     if bool(others) != bool(options):
         return ""
     if len(others) < len(words):
-        count = CLUSTER_COUNT.search(command)
-        if count is None or asked is None:
-            return ""
+        command = "" if asked is None else _on_cluster(command, asked=asked, cluster=cluster)
+    return retyped(command, options) if command else ""
+
+
+def _on_cluster(command: str, *, asked: Cluster, cluster: Cluster) -> str:
+    """The command with another cluster: in place of the word that names one, or beside a file that names its own."""
+    words = command.split(" ")
+    now = words[3] if len(words) > 3 and _named(words[3]) is not None else ""
+    count = CLUSTER_COUNT.search(now)
+    if count is not None and cluster.gpu.id == asked.gpu.id:
         is_in_gpus = int(count.group()) == asked.num_gpus
-        number = cluster.num_gpus if is_in_gpus else cluster.num_nodes
-        command = f"{command[: count.start()]}{number}{command[count.end() :]}"
-    return retyped(command, options)
+        new = f"{cluster.num_gpus if is_in_gpus else cluster.num_nodes}{now[count.end() :]}"
+    else:
+        new = f"{cluster.num_gpus}x{cluster.gpu.id}"
+        if _named(new) is None:
+            return ""
+    return " ".join([*words[:3], new, *words[4:]]) if now else retyped(command, [f"--cluster {new}"])
+
+
+def _named(word: str) -> Cluster | None:
+    try:
+        return None if word.startswith("-") else read_cluster(word)
+    except ShardwiseError:
+        return None
 
 
 def _without(command: str, name: str, *, has_value: bool) -> str:

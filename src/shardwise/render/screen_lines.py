@@ -60,11 +60,13 @@ def whole_parts(text: str, *, end: str = "") -> Iterator[str]:
         yield text[: part.start()] + end
 
 
-def fitting_lines(texts: Iterable[str], *, width: int, most: int, label: str, indent: str = INDENT) -> list[Text]:
+def fitting_lines(
+    texts: Iterable[str], *, width: int, most: int, label: str, indent: str = INDENT, look: str = ""
+) -> list[Text]:
     """The first of the texts that is shown whole; the last one cut where none is."""
     lines: list[Text] = []
     for text in texts:
-        lines = lines_of(text, width=width, most=most, label=label, indent=indent)
+        lines = lines_of(text, width=width, most=most, label=label, indent=indent, look=look)
         if not (lines and lines[-1].plain.endswith(CUT)):
             break
     return lines

@@ -14,7 +14,8 @@ from shardwise.render.first_screen import (
     recommendation_lines,
 )
 from shardwise.render.names import cluster_text, days_number, gib_number
-from shardwise.render.no_plan_screen import target_lines
+from shardwise.render.no_plan_screen import retry_lines, target_lines
+from shardwise.render.retyped import retried
 from shardwise.render.screen_lines import (
     INDENT,
     MAX_LINES,
@@ -33,6 +34,7 @@ MAX_ROWS = 4
 """Rows of other clusters, and more where the screen has room."""
 MAX_REASON_LINES = 3
 MAX_PROBLEM_LINES = 2
+MAX_RETRY_LINES = 4
 TABLE_LINES = 3
 """The heading of the table and the sources of its prices."""
 FIGURES_WIDTH = 38
@@ -75,13 +77,16 @@ def _place(result: SweepResult) -> str:
 
 def _missed_sections(result: SweepResult, context: ScreenContext, width: int) -> list[Section]:
     question = result.rows[0].question
+    retries = [
+        retried(context.command, change.change, asked=None, cluster=change.plan.cluster) for change in result.changes
+    ]
     return [
         question_section(question, context, width, place=_place(result)),
-        lines_of(result.why, width=width, most=4, look="bold red"),
+        fitting_lines(whole_parts(result.why, end="."), width=width, most=4, label="", look="bold red"),
         _row_lines(result, width, most=MAX_ROWS),
         _problem_lines(result, width),
         target_lines(result.changes, width),
-        [hint_line(width)],
+        [*retry_lines(retries, width, MAX_RETRY_LINES), hint_line(width)],
     ]
 
 
@@ -99,7 +104,7 @@ def _row_lines(result: SweepResult, width: int, *, most: int) -> list[Text]:
     heading = (
         f"{title[: width - FIGURES_WIDTH]:<{width - FIGURES_WIDTH}}{'GiB':>7}{'step':>10}{unit[0]:>9}{unit[1]:>11}"
     )
-    rows = [_row_line(row, width) for row in shown]
+    rows = [_row_line(row, width, is_compared=result.recommended is not None) for row in shown]
     return [Text(heading[:width], style="bold"), *rows, *lines_of(_sources_text(result, shown), width=width, most=2)]
 
 
@@ -110,7 +115,8 @@ def _problem_lines(result: SweepResult, width: int) -> list[Text]:
         return []
     names = ", ".join(f"{row.question.cluster.num_gpus}x{row.question.cluster.gpu.id}" for row in without)
     first = "" if len(without) == 1 else f"{names.partition(',')[0]} "
-    return lines_of(f"No plan on {names}: {first}{without[0].problem}", width=width, most=MAX_PROBLEM_LINES)
+    texts = whole_parts(f"No plan on {names}: {first}{without[0].problem}", end=".")
+    return fitting_lines(texts, width=width, most=MAX_PROBLEM_LINES, label="")
 
 
 def _sources_text(result: SweepResult, shown: Sequence[SweepRow]) -> str:
@@ -127,13 +133,14 @@ def _step_s(row: SweepRow) -> float:
     return float("inf") if row.best is None else row.best.prediction.time.step_s
 
 
-def _row_line(row: SweepRow, width: int) -> Text:
+def _row_line(row: SweepRow, width: int, *, is_compared: bool) -> Text:
+    """A cluster, and whether it misses what a recommended one meets."""
     if row.best is None:
         return Text()
     prediction, cluster = row.best.prediction, row.question.cluster
     running = prediction.running_cost
     rate = "" if running is None else f" at {format_usd(running.usd_per_gpu_hour)}"
-    mark = "" if row.meets_targets else " (missed)"
+    mark = " (missed)" if is_compared and not row.meets_targets else ""
     where = f"{cluster.num_gpus}x{cluster.gpu.id}{rate}{mark}: "
     named = where + plan_name(row.best.plan, width - FIGURES_WIDTH - len(INDENT) - len(where))
     (name,) = lines_of(named, width=width - FIGURES_WIDTH, most=1, label=INDENT)

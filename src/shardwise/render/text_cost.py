@@ -9,6 +9,7 @@ from rich.text import Text
 from shardwise.prediction import CostPrediction, CostSensitivity
 from shardwise.render.answer_words import run_words, with_band
 from shardwise.render.names import model_text
+from shardwise.render.next_lines import Following
 from shardwise.render.question import plan_lines
 from shardwise.render.run_cost import RunCost
 from shardwise.render.screen_lines import screen_width
@@ -17,10 +18,10 @@ from shardwise.render.text_prediction import assumption_parts
 from shardwise.units import format_count, format_days, format_mwh, format_percent, format_usd, format_whole
 
 
-def run_cost_text(run: RunCost, *, style: TextStyle = PLAIN) -> str:
-    """Everything ``shardwise cost`` prints."""
+def run_cost_text(run: RunCost, *, commands: Sequence[str] = (), style: TextStyle = PLAIN) -> str:
+    """Everything ``shardwise cost`` prints, with what to type next where it is given."""
     asked = [] if run.plan is None else plan_lines(run.plan, screen_width(style), assumed=run.assumed)
-    return page_text(run_cost_parts(run, asked), style=style)
+    return page_text([*run_cost_parts(run, asked), *Following(commands=commands).lines(style)], style=style)
 
 
 def run_cost_parts(run: RunCost, asked: Sequence[Text]) -> Iterator[RenderableType]:

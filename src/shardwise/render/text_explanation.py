@@ -8,19 +8,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.explain.changes import MAX_COMBINED
 from shardwise.explain.records import Explanation, Finding, VerifiedChange
 from shardwise.plan import Plan
 from shardwise.prediction import Fit, Prediction
 from shardwise.render.layout_words import layout_words, recipe_words
 from shardwise.render.names import gib_number
+from shardwise.render.next_lines import Following, changed_command, mending_commands, ready_commands
 from shardwise.render.question import plan_lines, question_lines
-from shardwise.render.retyped import change_options, retyped
-from shardwise.render.screen_lines import command_lines, screen_width
+from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import picture_legend, stage_picture
 from shardwise.render.text_prediction import answer_parts
-from shardwise.rules import Changes
-from shardwise.rules.changes import changes_text, merge
 from shardwise.units import format_gib, format_percent, format_seconds
 
 INDENT = 2
@@ -42,15 +41,15 @@ def explanation_text(
 
 
 def next_lines(explanation: Explanation, command: str, assumed: AbstractSet[str], style: TextStyle) -> Sequence[Text]:
-    """The best plan or the first change, explained like this plan where options make it, and the step drawn."""
-    width = screen_width(style)
-    following = explanation.advised
-    options = _options(following, assumed) if following is not None else ()
-    typed = f"the same command with {' '.join(options)}"
-    changed = command_lines(retyped(command, options), "Next: ", width, short=typed) if options else []
-    drawn = f"{command.replace(' explain ', ' timeline ', 1)} --html step.html"
-    short = "shardwise timeline, with the same plan and --html step.html"
-    return [Text(), *changed, *command_lines(drawn, "then: " if changed else "Next: ", width, short=short)]
+    """The first remedy and a search of a plan that may not fit; what gains most and the run of one that does."""
+    plan, change = explanation.plan, explanation.advised
+    if not explanation.fits_safely:
+        helps = change if change is not None and change.fits else None
+        commands = mending_commands(command, plan, helps, assumed=assumed)
+    else:
+        faster = "" if change is None else changed_command(command, plan, change, assumed)
+        commands = tuple(filter(None, (faster, *ready_commands(command, plan))))
+    return [*Following(commands=commands, typed=command).lines(style)]
 
 
 def findings_text(findings: Sequence[Finding], *, style: TextStyle = PLAIN) -> str:
@@ -87,17 +86,6 @@ def explanation_parts(explanation: Explanation, asked: Sequence[Text]) -> Iterat
         yield changes_table(explanation.changes)
 
 
-def _options(change: VerifiedChange, assumed: AbstractSet[str]) -> Sequence[str]:
-    """The options with which a typed command makes the change and answers what was predicted for it.
-
-    A question without a length assumes another one for adapters, and another batch with it: both are typed.
-    """
-    kept: Changes = ()
-    if "seq_len" in assumed and "adapter" in dict(change.changes):
-        kept = (("seq_len", change.plan.recipe.seq_len), ("global_batch_size", change.plan.global_batch_size))
-    return change_options(changes_text(merge(change.changes, kept)))
-
-
 def _best_words(best: VerifiedChange, explanation: Explanation) -> str:
     """The plan that is recommended for the question, beside the one that is explained."""
     if not best.changes:
@@ -109,9 +97,9 @@ def _best_words(best: VerifiedChange, explanation: Explanation) -> str:
 
 def _first_words(change: VerifiedChange, explanation: Explanation) -> str:
     """The change to try first, with what it was predicted to need."""
-    start = "None of these changes alone makes it fit; the first"
+    start = f"No change makes it fit, alone or up to {MAX_COMBINED} together; most is saved by"
     if change.fits:
-        start = "Largest gain of one change" if explanation.fits_safely else "Smallest change that makes it fit"
+        start = "Largest gain of one change" if explanation.fits_safely else "First remedy"
     return f"{start}: {_change_words(change, explanation)}."
 
 

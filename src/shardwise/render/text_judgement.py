@@ -9,18 +9,30 @@ from rich.text import Text
 
 from shardwise.explain.judgement import Judgement, RateReading
 from shardwise.predict.published import BestRun
+from shardwise.render.answer_words import memory_words
+from shardwise.render.next_lines import NOTHING_FOLLOWS, Following
 from shardwise.render.question import plan_lines
 from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.units import format_flop_per_s, format_percent
 
 
-def judgement_text(judgement: Judgement, *, assumed: AbstractSet[str] = frozenset(), style: TextStyle = PLAIN) -> str:
+def judgement_text(
+    judgement: Judgement,
+    *,
+    following: Following = NOTHING_FOLLOWS,
+    assumed: AbstractSet[str] = frozenset(),
+    style: TextStyle = PLAIN,
+) -> str:
     """Return the text that ``shardwise judge`` prints, with stars at the fields of the question that nobody gave."""
-    return page_text(_parts(judgement, assumed, screen_width(style)), style=style)
+    return page_text(
+        [*_parts(judgement, following, assumed, screen_width(style)), *following.lines(style)], style=style
+    )
 
 
-def _parts(judgement: Judgement, assumed: AbstractSet[str], width: int) -> Iterator[RenderableType]:
+def _parts(
+    judgement: Judgement, following: Following, assumed: AbstractSet[str], width: int
+) -> Iterator[RenderableType]:
     for finding in judgement.findings:
         yield Text(finding.claim, style="bold green")
         if finding.suggestion:
@@ -35,6 +47,9 @@ def _parts(judgement: Judgement, assumed: AbstractSet[str], width: int) -> Itera
     yield Text(_beside_prediction(judgement, likely), style="bold")
     if judgement.best is not None:
         yield Text(_best_words(judgement.best))
+    if judgement.prediction.fit != "fits":
+        yield Text(f"The plan that it is compared with: {memory_words(judgement.prediction)}.", style="bold")
+    yield from following.remedy_parts
     yield Text()
     yield Text("Compared with")
     yield from plan_lines(judgement.plan, width, assumed=assumed)

@@ -21,8 +21,9 @@ from shardwise.render.names import (
     plan_warnings,
     stated_assumptions,
 )
+from shardwise.render.next_lines import NOTHING_FOLLOWS, Following
 from shardwise.render.question import plan_lines
-from shardwise.render.screen_lines import command_lines, screen_width
+from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import components_table, stage_picture
 from shardwise.render.text_timeline import exposed_lines
@@ -42,7 +43,6 @@ from shardwise.units import (
 
 MAX_COLLECTIVES = 8
 """Lines of the table of collectives; JSON has them all."""
-NEXT_LABELS = ("Next: ", "then: ")
 
 
 def prediction_text(
@@ -50,30 +50,28 @@ def prediction_text(
     plan: Plan,
     prediction: Prediction,
     exposed: ExposedCommunication | None = None,
-    commands: Sequence[str] = (),
+    following: Following = NOTHING_FOLLOWS,
     assumed: AbstractSet[str] = frozenset(),
     style: TextStyle = PLAIN,
 ) -> str:
-    """Everything ``shardwise predict`` prints about one plan, with the two commands to type next where they are
-    given; fields of the question that nobody gave have a star."""
+    """Everything ``shardwise predict`` prints about one plan, with the first remedy of one that may not fit and the two
+    commands to type next where they are given; fields of the question that nobody gave have a star."""
     asked = plan_lines(plan, screen_width(style), assumed=assumed)
-    parts = prediction_parts(asked, plan=plan, prediction=prediction, exposed=exposed)
-    following = [Text(), *_next_lines(commands, screen_width(style))] if commands else []
-    return page_text([*parts, *following], style=style)
-
-
-def _next_lines(commands: Sequence[str], width: int) -> Iterator[Text]:
-    """A command a line; one that is too long is told by its name."""
-    for label, command in zip(NEXT_LABELS, commands, strict=True):
-        short = f"{' '.join(command.split()[:2])}, with the same plan"
-        yield from command_lines(command, label, width, short=short)
+    parts = prediction_parts(asked, plan=plan, prediction=prediction, exposed=exposed, following=following)
+    return page_text([*parts, *following.lines(style)], style=style)
 
 
 def prediction_parts(
-    asked: Sequence[Text], *, plan: Plan, prediction: Prediction, exposed: ExposedCommunication | None = None
+    asked: Sequence[Text],
+    *,
+    plan: Plan,
+    prediction: Prediction,
+    exposed: ExposedCommunication | None = None,
+    following: Following = NOTHING_FOLLOWS,
 ) -> Iterator[RenderableType]:
     """The parts of the page, in reading order, with the question as it was understood."""
     yield from answer_parts(plan, prediction)
+    yield from following.remedy_parts
     yield Text()
     yield from asked
     yield Text()

@@ -9,8 +9,9 @@ from shardwise.plan import Plan
 from shardwise.predict.timeline import StepTimeline
 from shardwise.prediction import ExposedCommunication, Prediction
 from shardwise.render.answer_words import memory_words
+from shardwise.render.next_lines import NOTHING_FOLLOWS, Following
 from shardwise.render.question import plan_lines
-from shardwise.render.screen_lines import command_lines, screen_width
+from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
 from shardwise.render.timeline_lanes import rank_title, timeline_lanes
 from shardwise.units import format_seconds
@@ -25,18 +26,19 @@ def timeline_text(
     timeline: StepTimeline,
     prediction: Prediction | None = None,
     exposed: ExposedCommunication | None = None,
-    command: str = "",
+    following: Following = NOTHING_FOLLOWS,
     assumed: AbstractSet[str] = frozenset(),
     style: TextStyle = PLAIN,
 ) -> str:
-    """The summary that the command prints beside the files it writes, with the command that draws the step where one
-    is given, and the verdict of a prediction that does not fit."""
+    """The summary that the command prints beside the files it writes, with the commands to type next where they are
+    given, and the verdict of a prediction that may not fit with its first remedy."""
     lines = [
         f"Simulated step of {format_seconds(timeline.step_s)}; {len(timeline.ranks):,} of "
         f"{_counted(timeline.num_ranks, 'rank')} drawn with {_counted(timeline.num_spans, 'span')}"
     ]
-    if prediction is not None and not prediction.fits:
+    if prediction is not None and prediction.fit != "fits":
         lines.append(f"Its memory: {memory_words(prediction)}")
+    lines += [part.plain for part in following.remedy_parts]
     if exposed is not None:
         lines += exposed_lines(exposed)
     asked = plan_lines(plan, screen_width(style), assumed=assumed)
@@ -48,9 +50,8 @@ def timeline_text(
         busy = format_seconds(sum(span.duration_s for span in lane.spans))
         streams.append(f"  {lane.stream:<13} {busy:>10} busy in {_counted(len(lane.spans), 'span')}")
     streams += ["", *(f"note: {note}" for note in timeline.notes)]
-    drawn = command_lines(f"{command} --html step.html", "Next: ", screen_width(style)) if command else ()
     return page_text(
-        [*map(Text, lines), Text(), *asked, *map(Text, streams), *([Text()] if drawn else ()), *drawn],
+        [*map(Text, lines), Text(), *asked, *map(Text, streams), *following.lines(style)],
         style=style,
     )
 

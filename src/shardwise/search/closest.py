@@ -1,51 +1,32 @@
 """When nothing fits: the plan that misses the device by least, what fills it, and the smallest changes that help."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
-from math import ceil
+from itertools import groupby
 
 from shardwise.cluster import Cluster
-from shardwise.engines.table import ENGINES
-from shardwise.errors import ShardwiseError
-from shardwise.families import read_model
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
-from shardwise.rules import Changes
 from shardwise.rules.changes import changes_text
 from shardwise.rules.token_batch import on_cluster
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.clusters import bigger_gpus, size_change, with_gpu, with_host_memory
-from shardwise.search.hypotheses import Hypothesis, changed, first_that_helps, free_axes, has_plan, relief_of
-from shardwise.search.narrow_states import narrow_states
+from shardwise.search.candidates import OFFLOADS
+from shardwise.search.clusters import bigger_gpus, size_change, with_gpu
+from shardwise.search.edits import HARDWARE, Edit, question_edits, worth
+from shardwise.search.hypotheses import Hypothesis, first_that_helps, free_axes, has_plan, relief_of
 from shardwise.search.nearest import nearest_plan
 from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import Found
 from shardwise.search.records import ClosestPlan, Objective, Relief
 from shardwise.search.repairs import batch_repair
-from shardwise.units import GIB, format_gb, format_gib
+from shardwise.units import format_gb, format_gib
 
-__all__ = ["FUSED_ATTENTION", "LOSS_CHUNKS", "closest_plan", "more_gpus", "what_it_lacks"]
+__all__ = ["closest_plan", "more_gpus", "what_it_lacks"]
 
 FEW_PREDICTIONS = 6
-MORE_GPUS_FACTOR = 2
-"""More GPUs stand before a change of the recipe where they take less than half its GPU-seconds."""
-MAX_RELIEFS = 5
 MAX_GPU_FACTOR = 1024
-MAX_HALVINGS = 12
-CLOSER_SIZES = 3
-LOSS_CHUNKS = 8
-"""Pieces of the loss that are proposed where it is computed in one."""
-FUSED_ATTENTION: Changes = (("attention", "flash"), ("attention_kernel", None))
-"""The engine's fused kernel in place of written-out scores."""
-ADAPTER_CAUTIONS = {
-    "lora": "trains adapters instead of the model",
-    "qlora": "trains adapters beside a base of 4 bits",
-}
-HOST_RESERVE_RATIO = 1.02
-"""Host memory that is proposed over what the closest plan keeps there, whose estimate and prediction differ by less."""
+MOVED_FIELDS = ("offload", "activation_offload")
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
 
 
@@ -112,102 +93,47 @@ def _largest_rest(worst: StageMemory) -> str:
 
 
 def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction, objective: Objective) -> tuple[Relief, ...]:
-    """Changes under which a search finds something: near batches, freed bounds, then what trains as was asked on such
-    GPUs, on others, adapters, and a smaller model; of each the cheapest first."""
+    """Changes under which a search finds something: near batches and freed bounds, then of each kind of edits the first
+    that helps, in the order of :func:`~shardwise.search.edits.worth`."""
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    near = (batch_repair(question, bounds, objective=objective), _fewer_bounds(question, few, objective))
+    near = (
+        batch_repair(question, bounds, objective=objective),
+        first_that_helps(free_axes(question, few), objective=objective),
+    )
     first = [relief for relief in near if relief is not None]
-    kinds = _kinds(question, few, prediction.memory)
-    found = (first_that_helps(kind, objective=objective) for kind in kinds)
-    reliefs = list(islice((relief for relief in found if relief is not None), MAX_RELIEFS - len(first)))
-    for last in (more_gpus(question, few) or _more_of_a_bigger_gpu(question, few), _smaller_model(question, few)):
-        relief = None if last is None else relief_of(last, objective=objective)
-        if relief is not None:
-            reliefs.append(relief)
-    order = {relief.change: (*_distance(relief.plan, question), _price(relief, question)) for relief in reliefs}
-    return (*first, *sorted(reliefs, key=lambda relief: order[relief.change]))
+    found: list[tuple[int, Relief]] = []
+    edits = [edit for edit in question_edits(question, prediction.memory) if _is_untried(edit, bounds)]
+    for (_, effort), kind in groupby(edits, key=lambda edit: (edit.changes[0][0], edit.effort)):
+        hypotheses = (_edited(edit, few) for edit in kind)
+        relief = first_that_helps(hypotheses, objective=objective)
+        found += [] if relief is None else [(effort, relief)]
+    more = more_gpus(question, few) or _more_of_a_bigger_gpu(question, few)
+    relief = None if more is None else relief_of(more, objective=objective)
+    found += [] if relief is None else [(HARDWARE, relief)]
+    found.sort(key=lambda one: worth(one[1].plan, asked=question, effort=one[0], step_s=one[1].step_s))
+    return (*first, *(relief for _, relief in found))
 
 
-def _distance(plan: Plan, question: Plan) -> tuple[bool, bool, bool]:
-    """How far a plan is from what was asked: another model, adapters instead of its weights, other GPUs."""
-    adapts = (plan.recipe.adapter == "none") != (question.recipe.adapter == "none")
-    return plan.model != question.model, adapts, plan.cluster.gpu != question.cluster.gpu
+def _is_untried(edit: Edit, bounds: SearchBounds) -> bool:
+    """Whether an edit changes something that the search did not choose by itself."""
+    moved = [name for name, _ in edit.changes if name in MOVED_FIELDS]
+    return bool(edit.changes) and (not moved or not bounds.allows(edit.changes))
 
 
-def _price(relief: Relief, question: Plan) -> float:
-    """GPU-seconds a token; those of GPUs that nobody said are there count more."""
-    num_gpus = relief.plan.cluster.num_gpus
-    factor = 1 if num_gpus == question.cluster.num_gpus else MORE_GPUS_FACTOR
-    return factor * relief.step_s * num_gpus / relief.plan.tokens_per_step
-
-
-def _fewer_bounds(question: Plan, bounds: SearchBounds, objective: Objective) -> Relief | None:
-    return first_that_helps(free_axes(question, bounds), objective=objective)
-
-
-def _kinds(question: Plan, bounds: SearchBounds, memory: MemoryPrediction) -> Iterator[Iterable[Hypothesis]]:
-    """Changes that hold less, those of the recipe before those of the hardware; of each kind the first that helps."""
-    recipe = question.recipe
-    if recipe.writes_scores:
-        yield (changed(question, bounds, FUSED_ATTENTION),)
-    if recipe.loss_chunks == 1 and question.model.has_head:
-        yield (changed(question, bounds, (("loss_chunks", LOSS_CHUNKS),)),)
-    if bounds.offload is not None or recipe.offload != "none":
-        yield _offload_hypotheses(question, bounds)
-    yield _narrow_states(question, bounds)
-    yield _adapters(question, bounds)
-    yield from ((bigger,) for bigger in _bigger_gpus(question, bounds))
-    yield _roomier_hosts(question, bounds, memory)
-
-
-def _narrow_states(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
-    for changes in narrow_states(question):
-        yield changed(question, bounds, changes, "other numerics: check the loss")
-
-
-def _adapters(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
-    """Adapters instead of every weight: beside a base of 16 bits, then of 4."""
-    if question.recipe.adapter != "none":
-        return
-    for adapter, caution in ADAPTER_CAUTIONS.items():
-        if adapter in ENGINES[question.engine].adapters:
-            yield changed(question, bounds, (("adapter", adapter),), caution)
-
-
-def _bigger_gpus(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
-    for gpu in bigger_gpus(question.cluster.gpu):
-        cluster = with_gpu(question.cluster, gpu)
-        if cluster is not None:
-            bigger = replace(question, cluster=cluster)
-            yield Hypothesis(change=f"gpu={gpu.id}", question=bigger, bounds=bounds)
-
-
-def _offload_hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
-    """Offload modes other than the pinned one; a free search has tried them all already."""
-    for offload in ("optimizer", "parameters", "nvme"):
-        if offload in ENGINES[question.engine].offloads and offload != question.recipe.offload:
-            moved = replace(bounds, offload=(offload,))
-            yield Hypothesis(
-                change=f"offload={offload}", question=question, bounds=moved, caution="the update runs on the host"
-            )
+def _edited(edit: Edit, bounds: SearchBounds) -> Hypothesis:
+    """The question with an edit, and with what moves to the host as the edit says."""
+    offload, activations = (dict(edit.changes).get(name) for name in MOVED_FIELDS)
+    if offload is not None:
+        bounds = replace(bounds, offload=tuple(one for one in OFFLOADS if one == offload))
+    if activations is not None:
+        bounds = replace(bounds, activation_offload=bool(activations))
+    caution = "" if "gpu" in dict(edit.changes) else edit.cost  # dollars say what another GPU costs
+    return Hypothesis(change=changes_text(edit.changes), question=edit.plan, bounds=bounds, caution=caution)
 
 
 def _states_bytes(prediction: Prediction) -> int:
     worst = prediction.memory.worst
     return sum(worst.component_bytes(component) for component in STATES)
-
-
-def _roomier_hosts(question: Plan, bounds: SearchBounds, memory: MemoryPrediction) -> Iterator[Hypothesis]:
-    """The host memory that the closest plan lacks, where it is all that it lacks."""
-    if memory.missing_bytes or memory.host_bytes_per_node <= memory.host_capacity_bytes:
-        return
-    enough_gib = ceil(HOST_RESERVE_RATIO * memory.host_bytes_per_node / GIB)
-    cluster = with_host_memory(question.cluster, enough_gib)
-    if cluster is not None:
-        roomier = replace(question, cluster=cluster)
-        yield Hypothesis(
-            change=f"host_memory_gib={enough_gib}", question=roomier, bounds=bounds, caution="in a cluster file"
-        )
 
 
 def _more_of_a_bigger_gpu(question: Plan, bounds: SearchBounds) -> Hypothesis | None:
@@ -218,37 +144,6 @@ def _more_of_a_bigger_gpu(question: Plan, bounds: SearchBounds) -> Hypothesis | 
         if found is not None:
             return found
     return None
-
-
-def _smaller_model(question: Plan, bounds: SearchBounds) -> Hypothesis | None:
-    """The largest model of the usual shape that is found to fit as everything else is.
-
-    Parameters are halved until one fits; between that and the last that did not it is looked for a few times more.
-    """
-    if question.model.is_moe:
-        return None
-    too_many = question.model.num_params / 1e9
-    billions, found = too_many / 2, None
-    for _ in range(MAX_HALVINGS):
-        found = _of_size(question, bounds, billions)
-        if found is not None:
-            break
-        too_many, billions = billions, billions / 2
-    for _ in range(CLOSER_SIZES if found is not None else 0):
-        middle = (billions + too_many) / 2
-        larger = _of_size(question, bounds, middle)
-        found, billions, too_many = (found, billions, middle) if larger is None else (larger, middle, too_many)
-    return found
-
-
-def _of_size(question: Plan, bounds: SearchBounds, billions: float) -> Hypothesis | None:
-    name = f"{billions:.2g}B" if billions < 100 else f"{billions:.0f}B"
-    try:
-        smaller = replace(question, model=read_model(name))
-    except ShardwiseError:  # no usual shape has this size
-        return None
-    found = Hypothesis(change=f"model={name}", question=smaller, bounds=bounds, caution="another model")
-    return found if has_plan(found) else None
 
 
 def more_gpus(question: Plan, bounds: SearchBounds, prefix: str = "") -> Hypothesis | None:

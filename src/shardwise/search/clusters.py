@@ -17,7 +17,6 @@ __all__ = [
     "resized",
     "size_change",
     "with_dead_gpu",
-    "with_fewer_gpus_per_node",
     "with_gpu",
     "with_host_memory",
     "with_num_nodes",
@@ -160,19 +159,6 @@ def with_host_memory(cluster: Cluster, host_memory_gib: float) -> Cluster | None
     described = _described(cluster)
     found = _read({**described, "host_memory_gib": host_memory_gib}) if described else None
     return found and _same_machines(cluster, found)
-
-
-def with_fewer_gpus_per_node(cluster: Cluster, times: int) -> Cluster | None:
-    """As many GPUs on ``times`` the nodes, whose other GPUs stay idle; ``None`` when that cannot be."""
-    node, described = cluster.node, _described(cluster)
-    if not described or node.gpus_per_node % times or node.gpus_per_node == times or not node.host_memory_bytes:
-        return None
-    if cluster.num_missing_gpus:
-        return None
-    kept = {key: described[key] for key in KEPT_KEYS if key in described}
-    sizes = {"gpus_per_node": node.gpus_per_node // times, "num_nodes": cluster.num_nodes * times}
-    gpu = described.get("gpu", node.gpu.id)
-    return _read({"gpu": gpu, **kept, **sizes, "host_memory_gib": node.host_memory_bytes / GIB})
 
 
 def _in_usual_servers(cluster: Cluster) -> Cluster:

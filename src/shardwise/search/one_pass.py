@@ -22,7 +22,6 @@ from shardwise.search.records import Objective, Rejection, SearchSpace
 from shardwise.search.screening import screen
 from shardwise.search.simplicity import short_variant
 from shardwise.search.space import Space
-from shardwise.search.too_big import way_out
 from shardwise.search.uneven_stages import spread_ratio
 from shardwise.units import format_gib
 
@@ -30,6 +29,7 @@ __all__ = ["TOO_BIG", "Found", "find"]
 
 TOO_BIG = "memory-capacity"
 """The group of layouts that break no rule and do not fit."""
+FITTING_FIX = "take one that fits, or what would make one fit"
 TOP_UPS = 3
 """Rounds of predicting one more variant of further degrees, until there are as many layouts as are shown."""
 OTHER_END = 4
@@ -176,7 +176,7 @@ def _too_big(question: Plan, nearest: Candidates, evaluation: Evaluation, *, cou
     memory = predict_fullest_memory(plans[0])
     needed, capacity = format_gib(memory.needed_bytes), format_gib(memory.capacity_bytes)
     example = f"{short_variant(plans[0])}: needs {needed} per GPU of {capacity}"
-    yield Rejection(rule=TOO_BIG, count=count, example=example, fix=way_out(plans[0], memory))
+    yield Rejection(rule=TOO_BIG, count=count, example=example, fix=FITTING_FIX)
 
 
 def _smallest(question: Plan, rows: Candidates) -> Plan | None:

@@ -3,10 +3,11 @@ from dataclasses import replace
 import pytest
 
 from shardwise.errors import ShardwiseError
+from shardwise.explain.changes import NOTHING_FITS, first_remedy
 from shardwise.plan_file import read_plan
 from shardwise.predict import predict
 from shardwise.train.failure.diagnose import diagnose
-from shardwise.train.failure.memory import excesses, memory_sentences, smallest_relief
+from shardwise.train.failure.memory import excesses, memory_sentences
 from shardwise.train.failure.record import FailureRecord, write_record
 from shardwise.units import GIB
 
@@ -62,7 +63,7 @@ def test_a_state_that_was_larger_is_named_as_well(plan):
 def test_the_change_offered_would_have_fitted_what_the_run_needed(plan):
     """The plan took 80 GiB; what is offered must fit even if its own prediction is too small by the same factor."""
     predicted = predict(plan)
-    change = smallest_relief(plan, prediction=predicted, needed_bytes=int(90 * GIB))
+    change = first_remedy(plan, predicted, needed_bytes=int(90 * GIB))
     assert change.needed_bytes * 90 * GIB / predicted.memory.needed_bytes <= predicted.memory.capacity_bytes
     _, fix = memory_sentences(record(), plan=plan)
     assert fix.startswith("set ")
@@ -71,7 +72,7 @@ def test_the_change_offered_would_have_fitted_what_the_run_needed(plan):
 
 def test_when_nothing_is_enough_that_is_said(plan):
     _, fix = memory_sentences(record(memory_bytes={"allocated": 10_000 * GIB}), plan=plan)
-    assert fix.startswith("no single change is predicted to be enough")
+    assert fix == NOTHING_FITS
 
 
 def test_without_a_plan_the_request_is_said(plan):

@@ -5,17 +5,15 @@ from dataclasses import dataclass
 
 from shardwise.errors import ShardwiseError
 from shardwise.explain import explain_out_of_memory
-from shardwise.explain.changes import verify_edits
-from shardwise.explain.edits import smaller_edits
+from shardwise.explain.changes import NOTHING_FITS, first_remedy
 from shardwise.explain.oom_text import OomMessage, parse_oom
-from shardwise.explain.records import VerifiedChange
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import Prediction
 from shardwise.train.failure.record import FailureRecord
 from shardwise.units import Bytes, format_gib
 
-__all__ = ["Excess", "excesses", "memory_sentences", "smallest_relief"]
+__all__ = ["Excess", "excesses", "memory_sentences"]
 
 ALLOCATED = "allocated"
 REST = ("activations", "logits", "gathered_parameters", "temporaries")
@@ -45,12 +43,12 @@ def memory_sentences(record: FailureRecord, *, plan: Plan | None) -> tuple[str, 
     prediction = predict(plan)
     needed_bytes = _needed_bytes(record, message, prediction)
     said = [asked, *_tensor(record, plan), _against_prediction(record, message, prediction)]
-    change = smallest_relief(plan, prediction=prediction, needed_bytes=needed_bytes)
+    change = first_remedy(plan, prediction, needed_bytes=needed_bytes)
     fix = (
         f"set {change.edit}: {format_gib(change.needed_bytes)} instead of {format_gib(prediction.memory.needed_bytes)} "
         f"by the prediction ({change.cost})"
         if change is not None
-        else "no single change is predicted to be enough: use more or larger GPUs, or a smaller model"
+        else NOTHING_FITS
     )
     return "; ".join(said), fix
 
@@ -73,21 +71,6 @@ def excesses(record: FailureRecord, prediction: Prediction) -> tuple[Excess, ...
         rest = allocated - sum(named.values())
         found.append(Excess(component=" and ".join(REST[:2]), held_bytes=rest, predicted_bytes=predicted))
     return tuple(sorted(found, key=lambda excess: -excess.excess_bytes))
-
-
-def smallest_relief(plan: Plan, *, prediction: Prediction, needed_bytes: Bytes) -> VerifiedChange | None:
-    """The change of least effort that would have fitted, when the plan took ``needed_bytes`` and not the prediction.
-
-    Every candidate is predicted again; its figure is taken to be too small by the same factor as the plan's own was.
-    """
-    ratio = max(1.0, needed_bytes / prediction.memory.needed_bytes)
-    capacity_bytes = prediction.memory.capacity_bytes
-    fitting = [
-        change
-        for change in verify_edits(smaller_edits(plan), plan=plan, prediction=prediction)
-        if change.fits and change.saved_bytes > 0 and change.needed_bytes * ratio <= capacity_bytes
-    ]
-    return min(fitting, key=lambda change: (change.effort, change.step_ratio), default=None)
 
 
 def _needed_bytes(record: FailureRecord, message: OomMessage | None, prediction: Prediction) -> Bytes:

@@ -1,22 +1,28 @@
-"""The edits a plan may be given, smallest first: one flag, another layout, another way to train, other hardware.
+"""The one ladder of edits, smallest first: one flag, another layout, another way to train, other hardware, adapters.
 
-An edit only proposes; :mod:`shardwise.explain.changes` asks the rules about it and predicts it.
+An edit only proposes. Of a plan, :mod:`shardwise.explain.changes` predicts the edited plan; of a question, whose layout
+is open, :mod:`shardwise.search.closest` searches the edited question. Both put what helps in the order of
+:func:`worth`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
-from shardwise.engines.table import ENGINES, state_bytes
-from shardwise.explain.records import FLAG, HARDWARE, LAYOUT, TRAINING
-from shardwise.optimizers import eight_bit_form
+from shardwise.cluster import Cluster
+from shardwise.engines.table import ENGINES
 from shardwise.plan import Plan
+from shardwise.prediction import MemoryPrediction
 from shardwise.recipe import Recompute
 from shardwise.rules import Changes
+from shardwise.rules.changes import merge
 from shardwise.rules.defaults import type_changes
 from shardwise.rules.degrees import divisors
 from shardwise.rules.refusal import Value
 from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS
-from shardwise.search.closest import FUSED_ATTENTION, LOSS_CHUNKS
+from shardwise.search.clusters import bigger_gpus, size_change, with_gpu, with_host_memory
+from shardwise.search.narrow_states import narrow_states
+from shardwise.units import GIB, Seconds, format_gib
 
 __all__ = [
     "FLAG",
@@ -29,15 +35,44 @@ __all__ = [
     "faster_edits",
     "fewer_ranks",
     "fused_attention",
+    "grown",
     "host_edits",
     "larger_micro_batch",
+    "question_edits",
     "recompute",
     "slow_switches",
     "smaller_edits",
     "usual_schedule",
     "without_activation_offload",
     "without_offload",
+    "worth",
 ]
+
+FLAG, LAYOUT, TRAINING, HARDWARE = 0, 1, 2, 3
+"""Effort of a change: a flag, a different layout, a different way to train, other or more hardware."""
+LOSS_CHUNKS = 8
+"""Pieces of the loss that are proposed where it is computed in one."""
+FUSED_ATTENTION: Changes = (("attention", "flash"), ("attention_kernel", None))
+"""The engine's fused kernel in place of written-out scores."""
+ADAPTERS = {
+    "lora": "trains adapters, not the model",
+    "qlora": "trains adapters on weights of 4 bits: check the loss",
+}
+MOVES = {
+    "optimizer": "the update runs on the host",
+    "parameters": "weights cross PCIe as well",
+    "nvme": "the update waits for the drives",
+}
+NARROW = {
+    "optimizer": "moments in 8 bits",
+    "precision": "weights in bf16 alone",
+    "adapter": "a base of 4 bits",
+}
+"""What states of fewer bytes cost, by the field that is changed."""
+HOST_SIZES_GIB = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+"""GiB of host memory that servers are sold with."""
+MORE_GPUS_FACTOR = 3
+"""More GPUs stand before another way to train where they take less than a third of its GPU-seconds."""
 
 DIVIDED_FURTHER: dict[str, Changes] = {"tp": (("sequence_parallel", True),), "pp": (("stage_layers", None),)}
 """Changes that go with a larger degree."""
@@ -60,12 +95,74 @@ def edit(plan: Plan, cost: str, effort: int, changes: Changes = (), *, following
     return Edit(changes=typed, cost=cost, effort=effort, plan=edited)
 
 
+def worth(plan: Plan, *, asked: Plan, effort: int, step_s: Seconds) -> tuple[bool, bool, int, float]:
+    """A key by which what is tried first comes first: flags, another layout, then what trains as was asked on such GPUs
+    by its GPU-seconds a token, other hardware, and adapters at last.
+
+    GPU-seconds of GPUs that nobody said are there count more.
+    """
+    cluster, now = plan.cluster, asked.cluster
+    has_more = cluster.gpu == now.gpu and cluster.num_gpus > now.num_gpus
+    price = (MORE_GPUS_FACTOR if has_more else 1) * step_s * cluster.num_gpus / plan.tokens_per_step
+    adapts = (plan.recipe.adapter == "none") != (asked.recipe.adapter == "none")
+    if effort == HARDWARE and not has_more:  # the nearest is proposed first
+        return adapts, True, TRAINING, 0.0
+    return adapts, False, min(effort, TRAINING), price
+
+
 def smaller_edits(plan: Plan) -> Iterator[Edit]:
-    """Edits that hold less on the device, by effort and then by how little they cost."""
+    """Edits on the same hardware that hold less on the device, by effort and then by how little they cost."""
+    yield from _kernel_edits(plan)
     yield from _flag_edits(plan)
     yield from _sharding_edits(plan)
     yield from _degree_edits(plan)
-    yield from _training_edits(plan)
+    yield from _state_edits(plan)
+    yield from _moving_edits(plan)
+
+
+def question_edits(plan: Plan, memory: MemoryPrediction) -> Iterator[Edit]:
+    """Edits of a question, whose layout, micro-batch and recomputation a search tries by itself."""
+    yield from _kernel_edits(plan)
+    yield from _state_edits(plan)
+    yield from _moving_edits(plan)
+    yield from hardware_edits(plan, memory)
+
+
+def hardware_edits(plan: Plan, memory: MemoryPrediction) -> Iterator[Edit]:
+    """As many GPUs with more memory, and roomier hosts where those lack some."""
+    for gpu in bigger_gpus(plan.cluster.gpu):
+        yield from _on(plan, with_gpu(plan.cluster, gpu), f"other GPUs of {format_gib(gpu.memory_bytes)}", gpu=gpu.id)
+    if memory.fits_host:
+        return
+    enough = next((size for size in HOST_SIZES_GIB if size * GIB >= memory.host_bytes_per_node), None)
+    if enough is not None:
+        yield from _on(
+            plan, with_host_memory(plan.cluster, enough), "roomier hosts, in the cluster's file", host_memory_gib=enough
+        )
+
+
+def grown(plan: Plan, cluster: Cluster) -> Iterator[Edit]:
+    """The edit to more GPUs with an unchanged layout: more shards of the states, and a part of the batch for every
+    rank; then with parameters divided as well. None where the GPUs are no multiple of what a shard group takes.
+    """
+    layout, recipe = plan.layout, plan.recipe
+    shards, rest = divmod(layout.dp_shard * cluster.num_gpus, plan.cluster.num_gpus)
+    if rest:
+        return
+    least = max(1, layout.zero_stage) if layout.state_shard_size == 1 else layout.zero_stage
+    step = recipe.micro_batch_size * layout.dp_replicate * shards
+    size = max(1, ceil(plan.global_batch_size / step)) * step
+    for stage in dict.fromkeys((least, 3)):
+        wanted: Changes = (("dp_shard", shards), ("zero_stage", stage), ("global_batch_size", size))
+        changes, larger = type_changes(replace(plan, cluster=cluster), wanted)
+        typed = merge(size_change(cluster, asked=plan.cluster), changes)
+        yield Edit(changes=typed, cost=f"{cluster.num_gpus:,} GPUs", effort=HARDWARE, plan=larger)
+
+
+def _on(plan: Plan, cluster: Cluster | None, cost: str, **typed: Value) -> Iterator[Edit]:
+    """The edit to other hardware, where somebody can describe it."""
+    if cluster is not None:
+        yield Edit(changes=tuple(typed.items()), cost=cost, effort=HARDWARE, plan=replace(plan, cluster=cluster))
 
 
 def host_edits(plan: Plan) -> Iterator[Edit]:
@@ -79,7 +176,7 @@ def host_edits(plan: Plan) -> Iterator[Edit]:
     if recipe.offload == "parameters":
         yield edit(plan, "weights stay on the GPU", FLAG, offload="optimizer")
     if recipe.offload != "nvme":
-        yield edit(plan, "the update waits for the drives", TRAINING, offload="nvme")
+        yield edit(plan, MOVES["nvme"], TRAINING, offload="nvme")
 
 
 def faster_edits(plan: Plan) -> Iterator[Edit]:
@@ -175,14 +272,17 @@ def fewer_ranks(plan: Plan, axis: str, degree: int, **changes: Value) -> Edit:
     return edit(plan, "more of the model on each GPU", LAYOUT, tuple((divided | changes).items()), following=following)
 
 
+def _kernel_edits(plan: Plan) -> Iterator[Edit]:
+    if plan.recipe.writes_scores:
+        yield fused_attention(plan)
+    if plan.recipe.loss_chunks == 1 and plan.model.has_head:
+        yield edit(plan, "a few launches", FLAG, loss_chunks=LOSS_CHUNKS)
+
+
 def _flag_edits(plan: Plan) -> Iterator[Edit]:
     recipe, layout = plan.recipe, plan.layout
     for name in ("load_state_dict", "save_state_dict"):  # an edit to what is there changes nothing, and is not tried
         yield edit(plan, "none: each rank's own part", FLAG, ((name, "sharded"),))
-    if recipe.writes_scores:
-        yield fused_attention(plan)
-    if recipe.loss_chunks == 1 and plan.model.has_head:
-        yield edit(plan, "a few launches", FLAG, loss_chunks=LOSS_CHUNKS)
     if layout.tp > 1 and not layout.sequence_parallel:
         yield divided_norms(plan)
     if not layout.reshard_after_forward and layout.zero_stage == 3:
@@ -231,25 +331,27 @@ def _degree_edits(plan: Plan) -> Iterator[Edit]:
         yield usual_schedule(plan)
 
 
-def _training_edits(plan: Plan) -> Iterator[Edit]:
+def _state_edits(plan: Plan) -> Iterator[Edit]:
+    """States of fewer bytes, then fewer of them: adapters, which train something else."""
     recipe = plan.recipe
-    narrow = eight_bit_form(recipe.optimizer)
-    if narrow is not None:
-        yield edit(plan, "moments in 8 bits: check the loss", TRAINING, optimizer=narrow)
-    if not recipe.activation_offload:
-        yield edit(plan, "activations cross PCIe twice", TRAINING, activation_offload=True)
-    if recipe.offload == "none":
-        yield edit(plan, "the update runs on the host", TRAINING, offload="optimizer")
-        yield edit(plan, "weights cross PCIe as well", TRAINING, offload="parameters")
-    is_mixed = recipe.precision in ("bf16-mixed", "fp16-mixed")
-    if is_mixed and not state_bytes(engine=plan.engine, precision="bf16").master_bytes:
-        yield edit(plan, "no fp32 master weights: check the loss", TRAINING, precision="bf16")
     if recipe.precision == "fp32":
         yield edit(plan, "bf16 matrix products", TRAINING, precision="bf16-mixed")
-    if recipe.adapter == "none":
-        yield edit(plan, "trains adapters, not the model", TRAINING, adapter="lora")
-    if recipe.adapter != "qlora":
-        yield edit(plan, "trains adapters on weights of 4 bits: check the loss", TRAINING, adapter="qlora")
+    for changes in narrow_states(plan):
+        said = ", ".join(NARROW[name] for name, _ in changes)
+        yield edit(plan, f"{said}: check the loss", TRAINING, changes)
+    for adapter, cost in ADAPTERS.items():
+        if recipe.adapter == "none" and adapter in ENGINES[plan.engine].adapters:
+            yield edit(plan, cost, TRAINING, adapter=adapter)
+
+
+def _moving_edits(plan: Plan) -> Iterator[Edit]:
+    """What moves to the host."""
+    recipe = plan.recipe
+    if not recipe.activation_offload:
+        yield edit(plan, "activations cross PCIe twice", TRAINING, activation_offload=True)
+    for offload, cost in MOVES.items():
+        if recipe.offload == "none" and offload in ENGINES[plan.engine].offloads:
+            yield edit(plan, cost, TRAINING, offload=offload)
 
 
 def _faster_layouts(plan: Plan) -> Iterator[Edit]:
