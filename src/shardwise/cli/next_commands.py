@@ -22,11 +22,12 @@ def following(
 ) -> "Following":
     """The commands for a plan that fits safely (``ready``), or the first remedy and how it is typed; no commands where
     what was typed cannot be typed again and is empty."""
-    from shardwise.render.next_lines import Following, mending_commands
+    from shardwise.render.next_lines import Following
 
     if prediction.fit == "fits":
         return Following(commands=ready if command else (), typed=command)
     from shardwise.explain.changes import first_remedy
+    from shardwise.render.retyped import mending_commands
 
     remedy = first_remedy(plan, prediction)
     commands = mending_commands(command, plan, remedy, assumed=assumed) if command else ()

@@ -1,7 +1,6 @@
 """What to type next: of a plan that may not fit its first remedy and a search, of one that fits its run."""
 
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,6 @@ from rich.text import Text
 from shardwise.plan import Plan
 from shardwise.render.screen_lines import command_lines, screen_width
 from shardwise.render.terminal import TextStyle
-from shardwise.rules import Changes
-from shardwise.rules.changes import changes_text, merge
 from shardwise.step.native_engine import is_native_engine
 from shardwise.units import format_gib, format_seconds
 
@@ -31,34 +28,10 @@ def as_command(command: str, name: str) -> str:
     return " ".join((program, name, *words))
 
 
-def mending_commands(
-    command: str, plan: Plan, change: "VerifiedChange | None", *, assumed: AbstractSet[str] = frozenset()
-) -> tuple[str, ...]:
-    """The command with the first remedy, where words of a command say it, and a search of every layout."""
-    from shardwise.render.retyped import searched
-
-    found = searched(as_command(command, "plan"))
-    return (found,) if change is None else tuple(filter(None, (changed_command(command, plan, change, assumed), found)))
-
-
 def ready_commands(command: str, plan: Plan) -> tuple[str, ...]:
     """The run prepared, where the native engine runs it, and the step drawn."""
     tried = (f"{as_command(command, 'train')} --dry-run",) if is_native_engine(plan) else ()
     return (*tried, f"{as_command(command, 'timeline')} --html step.html")
-
-
-def changed_command(command: str, plan: Plan, change: "VerifiedChange", assumed: AbstractSet[str] = frozenset()) -> str:
-    """The command that answers what was predicted for a change; empty where no words of a command say it.
-
-    A question without a length assumes another one for adapters, and another batch with it: both are typed.
-    """
-    from shardwise.render.retyped import retried
-
-    kept: Changes = ()
-    if "seq_len" in assumed and "adapter" in dict(change.changes):
-        kept = (("seq_len", change.plan.recipe.seq_len), ("global_batch_size", change.plan.global_batch_size))
-    text = changes_text(merge(change.changes, kept))
-    return retried(command, text, asked=plan.cluster, cluster=change.plan.cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

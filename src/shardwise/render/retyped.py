@@ -2,14 +2,20 @@
 
 import re
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 
 from shardwise.catalog import read_cluster
 from shardwise.cluster import Cluster
 from shardwise.errors import ShardwiseError
+from shardwise.explain.records import VerifiedChange
 from shardwise.fields import plan_fields
 from shardwise.layout import Layout
+from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.render.layout_words import typed_option
+from shardwise.render.next_lines import as_command
+from shardwise.rules import Changes
+from shardwise.rules.changes import changes_text, merge
 from shardwise.search.candidates import SEARCHED_FIELDS
 
 TYPED = {
@@ -130,3 +136,23 @@ def _named(word: str) -> Cluster | None:
 
 def _without(command: str, name: str, *, has_value: bool) -> str:
     return re.sub(rf" --(?:no-)?{name}{r'[ =][^ ]+' if has_value else '(?= |$)'}", "", command)
+
+
+def mending_commands(
+    command: str, plan: Plan, change: VerifiedChange | None, *, assumed: AbstractSet[str] = frozenset()
+) -> tuple[str, ...]:
+    """The command with the first remedy, where words of a command say it, and a search of every layout."""
+    found = searched(as_command(command, "plan"))
+    return (found,) if change is None else tuple(filter(None, (changed_command(command, plan, change, assumed), found)))
+
+
+def changed_command(command: str, plan: Plan, change: VerifiedChange, assumed: AbstractSet[str] = frozenset()) -> str:
+    """The command that answers what was predicted for a change; empty where no words of a command say it.
+
+    A question without a length assumes another one for adapters, and another batch with it: both are typed.
+    """
+    kept: Changes = ()
+    if "seq_len" in assumed and "adapter" in dict(change.changes):
+        kept = (("seq_len", change.plan.recipe.seq_len), ("global_batch_size", change.plan.global_batch_size))
+    text = changes_text(merge(change.changes, kept))
+    return retried(command, text, asked=plan.cluster, cluster=change.plan.cluster)

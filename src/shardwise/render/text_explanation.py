@@ -14,8 +14,9 @@ from shardwise.plan import Plan
 from shardwise.prediction import Fit, Prediction
 from shardwise.render.layout_words import layout_words, recipe_words
 from shardwise.render.names import gib_number
-from shardwise.render.next_lines import Following, changed_command, mending_commands, ready_commands
+from shardwise.render.next_lines import Following, ready_commands
 from shardwise.render.question import plan_lines, question_lines
+from shardwise.render.retyped import changed_command, mending_commands
 from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import picture_legend, stage_picture
