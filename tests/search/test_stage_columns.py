@@ -25,8 +25,8 @@ from shardwise.step.native_engine import (
 PREDICATES = {
     "is_replicated": lambda plan: is_replicated(plan.layout),
     "uses_ddp": lambda plan: uses_ddp(layout=plan.layout, recipe=plan.recipe),
-    "frees_after_forward": lambda plan: frees_after_forward(plan.layout),
-    "gathers_every_micro_batch": lambda plan: gathers_every_micro_batch(plan.layout),
+    "frees_after_forward": lambda plan: frees_after_forward(layout=plan.layout, recipe=plan.recipe),
+    "gathers_every_micro_batch": lambda plan: gathers_every_micro_batch(layout=plan.layout, recipe=plan.recipe),
     "reduces_every_micro_batch": lambda plan: reduces_every_micro_batch(plan.layout),
     "splits_backward": lambda plan: splits_backward(plan.layout),
     "spreads_vocabulary": spreads_vocabulary,
