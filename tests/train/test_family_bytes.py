@@ -21,6 +21,7 @@ GPT = {"n_embd": HIDDEN, "n_layer": 1, "n_head": HEADS, "vocab_size": 256, "resi
 FAMILIES = {
     "gpt2": {"model_type": "gpt2", **GPT, "embd_pdrop": 0},
     "gpt_neox": {"model_type": "gpt_neox", **PLAIN, "vocab_size": 256, "rotary_pct": 1.0},
+    "qwen2": {"model_type": "qwen2", **GROUPED},
     "phi3": {"model_type": "phi3", **GROUPED},
     "olmo2": {"model_type": "olmo2", **GROUPED},
     "glm4": {"model_type": "glm4", **GROUPED, "head_dim": 64, "partial_rotary_factor": 1.0},
@@ -102,8 +103,9 @@ def test_a_compiled_block_keeps_what_the_inventory_says(family):
     assert kept == pytest.approx(predicted(model, recompute="none", is_compiled=True).whole, abs=0.1 * UNIT)
 
 
-@pytest.mark.parametrize("family", ["phi3", "olmo2"])
+@pytest.mark.parametrize("family", ["phi3", "olmo2", "qwen2", "gpt2", "starcoder2"])
 def test_selective_recomputation_keeps_whole_products(family):
+    """Also those with a bias."""
     model = FAMILIES[family]
     kept = kept_bytes(model, recompute="selective", is_compiled=True)
     found = predicted(model, recompute="selective", is_compiled=True).kept_selectively

@@ -33,7 +33,9 @@ ALWAYS_KEPT = (
     collectives.all_to_all_single.default,
 )
 """Costly to repeat: attention, and what has to be communicated."""
-PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.linear.default, scaled_mm_operator.default)
+ADDED = torch.ops.aten.addmm.default
+"""A product with a bias, whose matrices come after the bias."""
+PRODUCTS = (torch.ops.aten.mm.default, ADDED, torch.ops.aten.linear.default, scaled_mm_operator.default)
 """Every second one is kept, as torchtitan's selective recomputation per operation does; those with a factor of an
 adapter are cheap to repeat and not counted."""
 DECIDED = frozenset((*ALWAYS_KEPT, *PRODUCTS))
@@ -180,7 +182,7 @@ class _Choice:
 
     def __call__(self, operation: Any, given: Any) -> bool | None:
         """Whether the output is kept; ``None`` for an operation that nothing is decided about."""
-        if operation in PRODUCTS and self.adapter_rank not in given[1].shape:
+        if operation in PRODUCTS and self.adapter_rank not in given[1 + (operation is ADDED)].shape:
             self.num_products += 1
             return self.num_products % 2 == 1
         return operation in ALWAYS_KEPT if operation in DECIDED else None
