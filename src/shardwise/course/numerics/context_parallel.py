@@ -1,8 +1,9 @@
 """Context parallelism: each rank has part of every sequence, and attention still sees all of it.
 
 Three ways, as the engines do it. *Ring* (Megatron): keys and values travel round the ranks, each rank attends to the
-block that it has just received. *Gather* (torch): every rank gathers all keys and values. *Exchange* (DeepSpeed,
-Ulysses): ranks trade tokens for heads, attend to whole sequences with some of the heads, and trade back.
+block that it has just received. *Gather* (torch): every rank gathers all keys and values, and their gradients travel
+round the ranks. *Exchange* (DeepSpeed, Ulysses): ranks trade tokens for heads, attend to whole sequences with some of
+the heads, and trade back.
 
 Shapes: B sequences, S tokens of this rank, T tokens of all ranks, H query heads, K key-value heads, E
 elements of a head.
@@ -181,14 +182,22 @@ def _gather_keys(rank: Rank, k_BSKE: Array, v_BSKE: Array) -> Program[tuple[Arra
 def _gathered_backward(
     rank: Rank, do_BSHE: Array, kept: AttentionKept, places: tuple[Integers, ...]
 ) -> Program[tuple[Array, Array, Array]]:
+    """Keys and values are gathered again; their gradients go round, one hop after every block, the last hop home.
+
+    ``cp`` hops (torch ``_templated_ring_attention_backward``): a rank's own block begins them.
+    """
     group = rank.groups.context
     here = rank.index_in(group)
     k_BTKE, v_BTKE = yield from _gather_keys(rank, kept.k_BTKE, kept.v_BTKE)
+    bounds = np.cumsum([len(one) for one in places])[:-1]
+    k_blocks, v_blocks = np.split(k_BTKE, bounds, axis=1), np.split(v_BTKE, bounds, axis=1)
     gradient = start_attention_gradient(do_BSHE, kept.q_BSHE, kept.output_BSHE, kept.log_sum_BKM1, places[here])
-    both = np.concatenate(gradient.add(k_BTKE, v_BTKE, np.concatenate(places)), axis=-1)
-    pieces = tuple(np.split(both, np.cumsum([len(one) for one in places])[:-1], axis=1))
-    own = yield from rank.reduce_scatter(pieces, group, name="context parallel reduce_scatter")
-    dk_BSKE, dv_BSKE = np.split(own, 2, axis=-1)
+    following: Arrays = ()
+    for hop in range(group.size):
+        added = gradient.add(k_blocks[here - hop], v_blocks[here - hop], places[here - hop])
+        following = tuple(old + new for old, new in zip(following, added, strict=True)) if following else added
+        following = yield from rank.pass_on(following, group, name="context parallel send_recv")
+    dk_BSKE, dv_BSKE = following
     return heads_of(gradient.query_gradient_BKME, kept.q_BSHE.shape[2]), dk_BSKE, dv_BSKE
 
 
