@@ -481,9 +481,18 @@ def test_a_whole_answer_is_refused_where_no_json_is_written(capsys, where):
 
 
 def test_the_screen_names_clusters_without_a_plan_and_marks_those_that_miss(capsys):
-    words = ["plan", "llama-3.1-70b", "--gpus", "1016,1024", "--gpu-types", "h100-sxm", "--tokens", "2T"]
-    assert main([*words, "--deadline-days", "22"]) == 3
+    words = ["plan", "llama-3.1-70b", "--gpu-types", "h100-sxm", "--tokens", "2T", "--deadline-days", "21.5"]
+    assert main([*words, "--gpus", "1016,1024,1280"]) == 0
+    written = capsys.readouterr().out
+    assert "1024xh100-sxm at $2.82 (missed): " in written
+    assert "No plan on 1016xh100-sxm: " in written
+
+
+def test_the_screen_marks_no_cluster_where_every_one_misses(capsys):
+    """Steps alone meet the deadline on 1,024 GPUs; the run, failures included, takes 22.2 days."""
+    words = ["plan", "llama-3.1-70b", "--gpu-types", "h100-sxm", "--tokens", "2T", "--deadline-days", "21.5"]
+    assert main([*words, "--gpus", "1016,1024"]) == 3
     written = capsys.readouterr().out
     assert "No plan: no cluster of these meets the deadline.\n" in written
-    assert "1024xh100-sxm at $2.82 (missed): " in written
+    assert "1024xh100-sxm at $2.82: " in written
     assert "No plan on 1016xh100-sxm: 2,048 sequences are no multiple of 1,016 GPUs" in written

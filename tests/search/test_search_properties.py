@@ -163,10 +163,10 @@ def test_no_pin_finds_faster_plans(model, cluster, engine, seq_len, batch, pin):
 
 def test_what_predictions_correct_brings_other_variants_before_the_fastest(monkeypatch):
     asked = {
-        "model": read_model("qwen3-30b-a3b"),
-        "cluster": read_cluster("16xl40s"),
-        "recipe": Recipe(seq_len=4096, global_batch_size=64, compile=False),
-        "engine": "fsdp2",
+        "model": read_model("llama-3.1-8b"),
+        "cluster": read_cluster("32xl40s"),
+        "recipe": Recipe(seq_len=4096, global_batch_size=256, compile=True),
+        "engine": "megatron",
     }
     fastest_s = search(**asked).pareto[0].prediction.time.step_s
     monkeypatch.setattr(one_pass, "_predict_corrected", lambda *_: None)

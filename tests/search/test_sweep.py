@@ -154,12 +154,12 @@ def test_only_targets_that_were_given_are_named(questions):
 
 
 def test_clusters_are_compared_by_the_dollars_that_are_billed(make_question):
-    """The steps alone, 0.2 % apart, were compared; failures on 1,024 GPUs make the bill 0.5 % dearer than on 768."""
+    """The steps alone, 1.0 % apart, were compared; failures on 1,024 GPUs make the bill 1.3 % dearer than on 768."""
     asked = {"model": "llama-3.1-70b", "seq_len": 8192, "global_batch_size": 3072, "tokens": 2e12}
     sizes = [make_question(cluster=name, **asked) for name in ("768xh100-sxm", "1024xh100-sxm")]
     result = sweep(sizes, bounds=SearchBounds(deadline_days=40.0), objective="cost")
     billed = [row.best.prediction.cost.usd for row in result.rows]
-    assert billed[1] / billed[0] == pytest.approx(1.0045, abs=0.0005)
+    assert billed[1] / billed[0] == pytest.approx(1.0126, abs=0.0005)
     assert [row.usd_per_million_tokens for row in result.rows] == [usd / 2e6 for usd in billed]
     assert result.recommended is result.rows[0]
     assert "cheapest of 2 clusters" in result.why

@@ -103,7 +103,7 @@ def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction, objec
     first = [relief for relief in near if relief is not None]
     found: list[tuple[int, Relief]] = []
     edits = [edit for edit in question_edits(question, prediction.memory) if _is_untried(edit, bounds)]
-    for (_, effort), kind in groupby(edits, key=lambda edit: (edit.changes[0][0], edit.effort)):
+    for (_, effort), kind in groupby(edits, key=lambda edit: (_kind(edit), edit.effort)):
         hypotheses = (_edited(edit, few) for edit in kind)
         relief = first_that_helps(hypotheses, objective=objective)
         found += [] if relief is None else [(effort, relief)]
@@ -112,6 +112,13 @@ def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction, objec
     found += [] if relief is None else [(HARDWARE, relief)]
     found.sort(key=lambda one: worth(one[1].plan, asked=question, effort=one[0], step_s=one[1].step_s))
     return (*first, *(relief for _, relief in found))
+
+
+def _kind(edit: Edit) -> str:
+    """The field that an edit changes; each adapter is of its own, as frozen weights of 16 bits that fit because they
+    wait for the host may be slower than those of 4 bits."""
+    field, value = edit.changes[0]
+    return f"{field}={value}" if field == "adapter" else field
 
 
 def _is_untried(edit: Edit, bounds: SearchBounds) -> bool:
