@@ -16,7 +16,7 @@ Role = Literal["matrix", "router", "norm", "bias", "embedding", "head", "convolu
 AttentionKind = Literal["mha", "mla"]
 NormKind = Literal["layernorm", "rmsnorm"]
 Stack = Literal["encoder", "decoder"]
-Normed = Literal["inputs", "outputs", "both"]
+Normed = Literal["inputs", "outputs", "both", "sums"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,8 @@ class LayerSpec:
     num_norms: int
     """Full-width norms (over ``hidden_size``) in the block; query and key norms are not counted."""
     normed: Normed = "inputs"
-    """What full-width norms read: what enters attention and feed-forward, what leaves them (OLMo 2), or both."""
+    """What full-width norms read: what enters attention and feed-forward, what leaves them (OLMo 2), both, or the sums
+    with what leaves them (BERT, BART, OPT-350M)."""
     is_parallel: bool = False
     """Attention and feed-forward read the same input, through one norm or through two, and are added once (GPT-J, NeoX,
     Falcon, Cohere)."""

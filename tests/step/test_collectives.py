@@ -256,6 +256,14 @@ def test_full_recompute_repeats_the_forwards_communication():
     assert not [call for call in calls_of(megatron) if call.phase == "recompute"]
 
 
+@pytest.mark.parametrize(("is_compiled", "sums"), [(False, 2), (True, 1)])
+def test_eager_dropout_saves_its_mask_behind_the_last_sum_which_is_then_repeated(is_compiled, sums):
+    """torch stopped before the product as far as sums went, and behind it as far as operations went."""
+    model = replace(shapes.llama_3_8b(2), hidden_dropout_fraction=0.1)
+    plan = plan_of(Layout(tp=4, zero_stage=0), engine="fsdp2", model=model, recompute="full", compile=is_compiled)
+    assert sum(call.count for call in calls_of(plan) if call.phase == "recompute") == sums * 2
+
+
 def test_selective_recompute_of_operations_gathers_again_and_keeps_scattered_sums():
     """torchtitan ``parallelize_llama.py``, ``_save_list``: products, attention, ``reduce_scatter_tensor``."""
     layout = Layout(tp=4, zero_stage=0, sequence_parallel=True)

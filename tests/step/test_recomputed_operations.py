@@ -36,7 +36,18 @@ def test_full_recompute_repeats_the_blocks_forward_up_to_what_backward_reads(set
 
 @pytest.mark.parametrize(
     ("name", "unread"),
-    [("llama-3.1-8b", "mlp.down_proj"), ("gpt2-xl", "mlp.c_proj"), ("olmo-2-7b", ""), ("mixtral-8x7b", "")],
+    [
+        ("llama-3.1-8b", "mlp.down_proj"),
+        ("gpt2-xl", "mlp.c_proj"),
+        ("olmo-2-7b", ""),
+        ("mixtral-8x7b", ""),
+        ("bert-base", ""),
+        ("bart-large", ""),
+        ("opt-350m", ""),
+        ("opt-1.3b", "fc2"),
+        ("t5-base", "layer.1.DenseReluDense.wo"),
+    ],
 )
 def test_a_norm_and_router_weights_read_what_ends_a_block(name, unread):
+    """BERT, BART and OPT-350M norm the sum with it, and their last product was left out of what is recomputed."""
     assert unread_product(read_model(name).layers[0]) == unread

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shardwise.families.assembly import language_head, language_model, num_layers, repeat_layers
+from shardwise.families.assembly import language_head, language_model, num_layers
 from shardwise.families.blocks import Weights, position_table, projection, token_table
 from shardwise.families.config import ModelConfig
 from shardwise.families.decoder import LLAMA, LayerKind, decoder, decoder_layer, style_norms
@@ -70,7 +70,7 @@ def falcon(config: ModelConfig) -> ModelSpec:
 
 
 def opt(config: ModelConfig) -> ModelSpec:
-    """OPT: learned positions with two spare rows, and narrower token vectors in the 350M model."""
+    """OPT: learned positions with two spare rows; 350M has narrower token vectors and norms that read sums."""
     hidden_size = config.count("hidden_size")
     width = config.count_or("word_embed_proj_dim", hidden_size)
     positions = config.count("max_position_embeddings") + OPT_POSITION_OFFSET
@@ -80,12 +80,14 @@ def opt(config: ModelConfig) -> ModelSpec:
     if width != hidden_size:
         embeddings += projection("model.decoder.project_in", (hidden_size, width), "replicated")
         final += projection("model.decoder.project_out", (width, hidden_size), "replicated")
-    if config.flag("do_layer_norm_before") and not config.flag("_remove_final_layer_norm"):
+    is_before = config.flag("do_layer_norm_before")
+    if is_before and not config.flag("_remove_final_layer_norm"):
         final += style_norms(config, OPT, (OPT.final_norm,))
     kind = LayerKind(window=None, has_rotary=False, is_sparse=False)
+    layer = replace(decoder_layer(config, OPT, kind), normed="inputs" if is_before else "sums")
     return language_model(
         config,
-        layers=repeat_layers((kind,) * num_layers(config), lambda same: decoder_layer(config, OPT, same)),
+        layers=(layer,) * num_layers(config),
         embeddings=embeddings,
         final=final,
         head=language_head(config, "lm_head", width),

@@ -101,6 +101,7 @@ def _layer(config: ModelConfig, style: EncoderStyle) -> LayerSpec:
         feed_forward=DenseSpec(intermediate_size=width, hidden_act=config.text("hidden_act"), is_gated=False),
         norm="layernorm",
         num_norms=2,
+        normed="sums",
         weights=attention_weights(
             "attention", attention, hidden_size, names=style.attention, qkv_bias=True, output_bias=True
         )

@@ -22,7 +22,7 @@ from shardwise.families.blocks import (
 )
 from shardwise.families.config import ModelConfig
 from shardwise.families.gpt_styles import PLAIN_HEADS
-from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, Stack, Weight
+from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, Normed, Stack, Weight
 
 _T5_ATTENTION = AttentionNames(query="q", key="k", value="v", output="o")
 _BART_ATTENTION = AttentionNames(output="out_proj")
@@ -102,7 +102,7 @@ def _t5_layer(config: ModelConfig, *, is_decoder: bool, has_bias: bool) -> Layer
 
 @dataclass(frozen=True, slots=True)
 class Bart:
-    """BART and its multilingual sibling, which adds a norm at the end of each stack."""
+    """BART, whose norms read sums, and its multilingual sibling, which norms what enters and the end of each stack."""
 
     has_final_norms: bool
 
@@ -118,18 +118,19 @@ class Bart:
             embeddings += norm(f"model.{stack}.layernorm_embedding", hidden_size, bias=True)
             if self.has_final_norms:
                 final += norm(f"model.{stack}.layer_norm", hidden_size, bias=True)
+        normed: Normed = "inputs" if self.has_final_norms else "sums"
         depths = (num_layers(config), config.count("decoder_layers"))
         kinds = tuple(stack for stack, depth in zip(stacks, depths, strict=True) for _ in range(depth))
         return language_model(
             config,
-            layers=repeat_layers(kinds, lambda stack: _bart_layer(config, stack)),
+            layers=repeat_layers(kinds, lambda stack: _bart_layer(config, stack, normed=normed)),
             embeddings=embeddings,
             final=final,
             head=language_head(config, "lm_head", hidden_size),
         )
 
 
-def _bart_layer(config: ModelConfig, stack: Stack) -> LayerSpec:
+def _bart_layer(config: ModelConfig, stack: Stack, *, normed: Normed) -> LayerSpec:
     hidden_size, is_decoder = config.count("hidden_size"), stack == "decoder"
     width = config.count("decoder_ffn_dim") if is_decoder else config.count("intermediate_size")
     heads = config.count("decoder_attention_heads") if is_decoder else config.count("num_attention_heads")
@@ -147,6 +148,7 @@ def _bart_layer(config: ModelConfig, stack: Stack) -> LayerSpec:
         cross_attention=cross,
         norm="layernorm",
         num_norms=3 if cross else 2,
+        normed=normed,
         weights=weights
         + mlp_weights("", hidden_size, width, names=_BART_MLP, bias=True)
         + norm("final_layer_norm", hidden_size, bias=True),

@@ -135,8 +135,9 @@ def repeats_modules(recipe: Recipe) -> bool:
 def _times_again(call: Call, times: int, layer: LayerSpec, context: StageContext) -> int:
     """How often recomputing a block repeats a call of its forward.
 
-    torch stops recomputing when nothing more is needed, before the last sum over tensor-parallel ranks; selective
-    recomputation keeps what was scattered, ours also what was exchanged (``train/recompute.py``).
+    torch stops recomputing when nothing more is needed, before the last sum over tensor-parallel ranks unless eager
+    dropout saves its mask behind it; selective recomputation keeps what was scattered, ours also what was exchanged
+    (``train/recompute.py``).
     """
     recipe = context.plan.recipe
     if recipe.recompute == "selective" and recipe.recompute_modules is not None:
@@ -144,7 +145,8 @@ def _times_again(call: Call, times: int, layer: LayerSpec, context: StageContext
     if recipe.recompute == "selective" and call.kind in ("reduce_scatter", "all_to_all"):
         return 0
     is_sum = call.kind in ("reduce_scatter", "all_reduce")
-    return times - (is_sum and context.profile.is_torch and bool(unread_product(layer)))
+    stops = context.profile.is_torch and not (context.block_context.hidden_dropout and not recipe.compile)
+    return times - (is_sum and stops and bool(unread_product(layer)))
 
 
 def _times_with_modules(call: Call, layer: LayerSpec, modules: tuple[RecomputeModule, ...]) -> int:

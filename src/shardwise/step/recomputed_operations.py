@@ -13,8 +13,6 @@ from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import OperationContext
 from shardwise.step.sequence_copies import SCATTERED_COPIES
 
-_LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
-"""Names of the norm behind a feed-forward part: Gemma 2 and 3, OLMo 2 and 3, EXAONE 4; GLM 4."""
 _FIRST_AND_AGAIN: tuple[OperationPhase, OperationPhase] = ("forward", "recompute")
 _ELEMENTWISE: dict[RecomputeModule, tuple[str, ...]] = {
     "mla_up_proj": ("attention.rotary",),
@@ -79,8 +77,7 @@ def unread_product(layer: LayerSpec) -> str:
     >>> [unread_product(read_model(name).layers[0]) for name in ("llama-3.1-8b", "gemma-2-9b", "mixtral-8x7b")]
     ['mlp.down_proj', '', '']
     """
-    has_norm = any(weight.role == "norm" and weight.name.startswith(_LAST_NORMS) for weight in layer.weights)
-    if has_norm or isinstance(layer.feed_forward, MoeSpec):
+    if layer.normed != "inputs" or isinstance(layer.feed_forward, MoeSpec):
         return ""
     ends = [weight.name for weight in layer.weights if weight.is_matrix and weight.split == "row"]
     return ends[-1].removesuffix(".weight") if ends else ""

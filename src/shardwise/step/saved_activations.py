@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 
 from shardwise.columns import either, most, whole
 from shardwise.engines.profile import SelectivePolicy
-from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeSpec
+from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeSpec, Normed
 from shardwise.recipe import LoraTargets, RecomputeModule
 from shardwise.step.held_weights import adapter_weights
 from shardwise.units import Bytes
 
+_READ_BEHIND: frozenset[Normed] = frozenset(("outputs", "both"))
+"""Norms whose input is neither the residual nor what a product reads."""
 _MOE: tuple[RecomputeModule, ...] = ("moe",)
 _MOE_ACTIVATION: tuple[RecomputeModule, ...] = ("moe_act", "moe")
 SPELLED_OUT = {"gelu_new": 3}
@@ -168,7 +170,7 @@ def saved_tensors(layer: LayerSpec, context: BlockContext) -> tuple[SavedTensor,
     if layer.cross_attention is not None:
         tensors += _attention("cross_attention", layer.cross_attention, context)
         tensors.append(_residual("cross_attention.residual", hidden, context))
-    remakes_residual = layer.normed != "inputs" and context.remakes_elementwise
+    remakes_residual = layer.normed in _READ_BEHIND and context.remakes_elementwise
     if layer.mixer is not None and layer.feed_forward is not None and not (layer.is_parallel or remakes_residual):
         tensors.append(_residual("feed_forward.residual", hidden, context))
     if isinstance(layer.feed_forward, DenseSpec):
@@ -203,7 +205,7 @@ def _residual(name: str, hidden: int, context: BlockContext) -> SavedTensor:
 
 def _norm_inputs(layer: LayerSpec, hidden: int, context: BlockContext) -> Iterator[SavedTensor]:
     """What norms behind attention and feed-forward read. A compiler makes the residual of such sums again."""
-    if layer.normed == "inputs":
+    if layer.normed not in _READ_BEHIND:
         return
     num_bytes = context.tokens * hidden * context.element_bytes // context.sequence_shards
     yield SavedTensor(name="attention.projected", num_bytes=num_bytes)
