@@ -108,3 +108,12 @@ def test_the_text_names_the_price_and_what_is_assumed(capsys):
     printed = capsys.readouterr().out
     assert "at $2.00 per GPU and hour (given)" in printed
     assert "Assumed" in printed
+
+
+def test_a_name_with_a_space_is_quoted_in_the_next_command(tmp_path, monkeypatch, capsys):
+    """That of a plan that fits was, that of one that does not was not."""
+    monkeypatch.chdir(tmp_path)
+    asked = {"model": "llama-3.1-8b", "cluster": "1xh100-sxm", "recipe": {"seq_len": 8192}}
+    (tmp_path / "my plan.json").write_text(json.dumps(asked), encoding="utf-8")
+    assert main(["cost", "my plan.json", "--tokens", "1B"]) == 3
+    assert capsys.readouterr().out.endswith("\nNext: shardwise explain 'my plan.json'\n")

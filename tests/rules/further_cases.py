@@ -87,6 +87,11 @@ FURTHER_CASES = {
         "wrap_ends=true is about units of FSDP2, which deepspeed with zero_stage=3 has not",
         "set wrap_ends=null",
     ),
+    "engine-repeat-kv-heads": (
+        make_plan(repeat_kv_heads=True),
+        "repeat_kv_heads: native tells its attention kernel of groups",
+        "set repeat_kv_heads=false",
+    ),
     "engine-fused-optimizer": (
         make_plan(layout=Layout(dp_shard=2), fused_optimizer=False),
         "fused_optimizer=false, but how native updates with adamw is no choice",

@@ -72,6 +72,7 @@ def _next(arguments: argparse.Namespace, hardware: str | None, fit: str | None) 
     if source == "-":
         return []
     if hardware is None:
-        return [f"shardwise train {shlex.quote(source)} --dry-run" if fit == "fits" else f"shardwise explain {source}"]
+        words = ("train", source, "--dry-run") if fit == "fits" else ("explain", source)
+        return [shlex.join(("shardwise", *words))]
     cluster = hardware if arguments.num_gpus is None else f"{arguments.num_gpus}x{hardware}"
     return [shlex.join(("shardwise", "plan", source, cluster, *(["--seq-len", str(length)] if length else [])))]

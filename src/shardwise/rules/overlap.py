@@ -163,6 +163,15 @@ def _wrap_message(plan: Plan) -> str:
     return f"wrap_ends={asked} is about units of FSDP2, which {plan.engine} with zero_stage={stage} has not"
 
 
+def _breaks_repeated_heads(plan: Plan) -> bool:
+    profile = engine_profile(plan.engine)
+    return plan.recipe.repeat_kv_heads and (profile.sharding != "fsdp2" or profile.wraps_ends is None)
+
+
+def _repeated_heads_message(plan: Plan) -> str:
+    return f"repeat_kv_heads: {plan.engine} tells its attention kernel of groups"
+
+
 def _breaks_eager_packing(plan: Plan) -> bool:
     return plan.recipe.document_len < plan.recipe.seq_len and writes_scores(plan)
 
@@ -306,6 +315,16 @@ RULES = (
         breaks=_breaks_wrap,
         message=_wrap_message,
         candidates=(change(wrap_ends=None),),
+    ),
+    Rule(
+        name="engine-repeat-kv-heads",
+        why="Whether keys and values are repeated is written in the model that torchtitan, FSDP2 or accelerate trains; "
+        "Megatron, DeepSpeed and our trainer tell their kernels of groups.",
+        source="pytorch/torchtitan@ff0829c (2026-01-27), from which its models tell the kernel of groups",
+        reads=("repeat_kv_heads",),
+        breaks=_breaks_repeated_heads,
+        message=_repeated_heads_message,
+        candidates=(change(repeat_kv_heads=False),),
     ),
     Rule(
         name="recipe-packing-with-eager-attention",
