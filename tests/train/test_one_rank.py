@@ -1,10 +1,11 @@
-"""One rank keeps halves, or the buffer that FSDP2 would copy and send: the same numbers in fewer kernels."""
+"""One rank keeps halves, or casts and keeps what FSDP2 would cast, copy and send: the same numbers in fewer kernels."""
 
 from dataclasses import replace
 from unittest import mock
 
 import pytest
 import torch
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
 import shardwise.train.build
 import shardwise.train.data_parallel
@@ -121,3 +122,38 @@ def test_gradients_of_one_rank_are_those_that_would_be_copied(worlds, sequences)
     (kept,), (copied,) = worlds[1].run(run, job), worlds[1].run(run_copying, job)
     assert kept.losses == copied.losses
     assert kept.norms == copied.norms
+
+
+def run_counting(job):
+    """The job, and how many single casts and copies the last steps called for."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        ran = run(job)
+    calls = {event.key: event.count for event in profiler.key_averages()}
+    return ran, calls.get("aten::_to_copy", 0), calls.get("fsdp::chunk_cat", 0)
+
+
+def copy_gradients_in(gradients, buffer, num_ranks):
+    torch.ops.fsdp.chunk_cat(gradients, dim=0, num_chunks=num_ranks, out=buffer.view(num_ranks, -1))
+
+
+def run_one_by_one(job):
+    """The job as FSDP2 runs it by itself: every parameter cast and then copied."""
+    with (
+        mock.patch.object(shardwise.train.data_parallel, "cast_at_once"),
+        mock.patch.object(_fsdp_collectives, "foreach_reduce_scatter_copy_in", copy_gradients_in),
+    ):
+        return run_counting(job)
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"), [(LLAMA, 4 * 9 + 3), (GEMMA, 2 * 9 + 2)], ids=["our decoder", "built by transformers"]
+)
+def test_units_of_one_rank_are_cast_at_once(worlds, model, parameters):
+    fields = {"precision": "bf16-mixed", "micro_batch_size": 8, "optimizer": "sgd-momentum"}
+    job = make_job(num_steps=3, model=model, **fields)
+    ((at_once, casts, joins),) = worlds[1].run(run_counting, job)
+    ((one_by_one, all_casts, all_joins),) = worlds[1].run(run_one_by_one, job)
+    assert at_once.losses == one_by_one.losses
+    assert at_once.norms == one_by_one.norms
+    assert joins == 0 < all_joins
+    assert all_casts - casts == 2 * parameters  # the first step makes room as FSDP2 does

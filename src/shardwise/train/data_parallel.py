@@ -43,6 +43,7 @@ from shardwise.train.decoder.model import Decoder
 from shardwise.train.job import Job
 from shardwise.train.mesh import Mesh
 from shardwise.train.spread_vocabulary import Spread, can_spread, spread_rows
+from shardwise.train.torch_private import cast_at_once, stay_on_one_stream
 from shardwise.train.units import Unit
 
 COMPUTE_DTYPES: dict[Precision, torch.dtype | None] = {
@@ -77,9 +78,12 @@ def shard_units(units: Iterable[Unit], root: nn.Module, *, job: Job, mesh: Mesh)
         ranks = torch.distributed.get_process_group_ranks(mesh.shards.get_group())
         root.spread(Spread(group=torch.distributed.new_group(ranks), dtype=dtype))
     fully_shard(root, mesh=states, reshard_after_forward=False, ignored_params=spread, **options)
+    if mesh.layout.world_size == 1 and mesh.device_type == "cuda" and isinstance(root, FSDPModule):
+        stay_on_one_stream(root)
     for module in root.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
+            cast_at_once(module)
             if is_alone(mesh.layout):
                 module.set_custom_reduce_scatter(UnmovedReduction())
                 continue

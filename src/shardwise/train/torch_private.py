@@ -7,7 +7,7 @@ with its name and the versions that have it. What costs an import is asked for w
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup, Store
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -53,6 +53,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "TorchDispatchMode",
+    "cast_at_once",
     "collectives",
     "compile_as_whole_blocks",
     "cudnn_attention",
@@ -79,6 +80,7 @@ __all__ = [
     "record_allocator_history",
     "scaled_mm",
     "scaled_mm_operator",
+    "stay_on_one_stream",
     "storage_key",
     "storage_place",
     "tree_map_only",
@@ -129,6 +131,73 @@ def group_in(argument: Any) -> ProcessGroup | None:
     with library_gate("torch"):
         is_box = isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type())
         return ProcessGroup.unbox(argument) if is_box else None
+
+
+def stay_on_one_stream(root: nn.Module) -> None:
+    """Make FSDP2 cast and copy on the stream that computes, where no other rank is communicated with meanwhile.
+
+    What a stream has freed serves no other one: with gradients on a stream of their own, 8B parameters fill a GPU that
+    they fit, and every step gives memory back to the device and asks for it again.
+    """
+    with library_gate("torch"):
+        streams = root._get_fsdp_state()._comm_ctx
+        make_streams = streams.lazy_init
+
+    def take_current(*given: Any) -> None:
+        make_streams(*given)
+        for name in ("all_gather_copy_in_stream", "all_gather_stream", "reduce_scatter_stream", "all_reduce_stream"):
+            setattr(streams, name, torch.cuda.current_stream())
+
+    streams.lazy_init = take_current
+
+
+def cast_at_once(unit: nn.Module) -> None:
+    """Let FSDP2 cast the parameters of a unit in one kernel, and its gradients, where one rank holds them whole.
+
+    FSDP2 itself casts one parameter after the other and then copies what it cast, two kernels for each: a block of
+    GPT-2 has twelve, and its host takes longer to launch them than the GPU to run the block.
+    """
+    with library_gate("torch"):
+        from torch.distributed.fsdp._fully_shard import _fsdp_collectives as inside  # noqa: PLC0415 - with FSDP2 alone
+        from torch.distributed.fsdp._fully_shard._fsdp_param import alloc_storage  # noqa: PLC0415 - as above
+
+        preserving = torch.autograd._unsafe_preserve_version_counter
+        group = unit._get_fsdp_state()._fsdp_param_group
+        if group is None or group._all_gather_process_group.size() > 1:
+            return
+        one_by_one = group.wait_for_unshard
+        inside.foreach_reduce_scatter_copy_in = _copy_gradients_in
+
+    def cast() -> None:
+        parts = group.fsdp_params
+        kept = getattr(group.comm_ctx, "all_gather_state", None)  # what another unit gathered
+        if group._all_gather_result is None or kept is not None or not all(map(_is_only_cast, parts)):
+            one_by_one()
+            return
+        copies = [part.all_gather_outputs[0] for part in parts]
+        for copy in copies:
+            alloc_storage(copy)
+        with torch.no_grad(), preserving(tuple(copies)):
+            foreach_copy(copies, [part._sharded_param_data for part in parts])
+        group._to_unsharded()
+        group._all_gather_result = None
+
+    group.wait_for_unshard = cast
+
+
+def _is_only_cast(part: Any) -> bool:
+    """Whether FSDP2 computes with the cast of what it stores, and has made room for it in an earlier pass."""
+    is_packed = hasattr(part._sharded_local_tensor, "fsdp_pre_all_gather")
+    return bool(part.all_gather_outputs) and not is_packed and not part.offload_to_cpu
+
+
+def _copy_gradients_in(gradients: list[Tensor], buffer: Tensor, num_ranks: int) -> None:
+    """Copy the gradients of a unit into the buffer that FSDP2 reduces."""
+    if num_ranks > 1:
+        torch.ops.fsdp.chunk_cat(gradients, dim=0, num_chunks=num_ranks, out=buffer.view(num_ranks, -1))
+        return
+    parts = buffer.split([gradient.numel() for gradient in gradients])
+    foreach_copy([part.view(gradient.shape) for part, gradient in zip(parts, gradients, strict=True)], gradients)
 
 
 def compile_as_whole_blocks(*, saves_elementwise: bool) -> None:
