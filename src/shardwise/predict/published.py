@@ -42,7 +42,8 @@ def best_published(plan: Plan) -> BestRun | None:
     if not peak:
         return None
     text = files("shardwise.catalog").joinpath("measurements", "best_runs.csv").read_text(encoding="utf-8")
-    near = (row for row in csv.DictReader(text.splitlines()) if _is_comparable(row, plan, peak))
+    columns, *rows = csv.reader(text.splitlines())
+    near = (row for cells in rows if _is_comparable(row := dict(zip(columns, cells, strict=True)), plan, peak))
     best = max(near, key=lambda row: float(row["mfu_fraction"]), default=None)
     if best is None:
         return None
@@ -79,10 +80,10 @@ def _is_comparable(row: Mapping[str, str], plan: Plan, peak: float) -> bool:
     """
     recipe, model = plan.recipe, plan.model
     return (
-        abs(float(row["peak_flop_per_s"]) / peak - 1) < SAME_PEAK_FRACTION
-        and row["adapter"] == recipe.adapter
-        and row["precision"].startswith("fp8") == recipe.precision.startswith("fp8")
+        row["adapter"] == recipe.adapter
         and (row["is_moe"] == "1") == model.is_moe
+        and abs(float(row["peak_flop_per_s"]) / peak - 1) < SAME_PEAK_FRACTION
+        and row["precision"].startswith("fp8") == recipe.precision.startswith("fp8")
         and _is_within(int(row["num_active_params"]) / model.num_active_params, NEAR_SIZE_RATIO)
         and _is_within(int(row["seq_len"]) / recipe.seq_len, NEAR_LENGTH_RATIO)
     )
