@@ -43,7 +43,10 @@ def best_published(plan: Plan) -> BestRun | None:
         return None
     text = files("shardwise.catalog").joinpath("measurements", "best_runs.csv").read_text(encoding="utf-8")
     columns, *rows = csv.reader(text.splitlines())
-    near = (row for cells in rows if _is_comparable(row := dict(zip(columns, cells, strict=True)), plan, peak))
+    place = columns.index("peak_flop_per_s")
+    alike = {text for text in {cells[place] for cells in rows} if abs(float(text) / peak - 1) < SAME_PEAK_FRACTION}
+    same_peak = (dict(zip(columns, cells, strict=True)) for cells in rows if cells[place] in alike)
+    near = (row for row in same_peak if _is_comparable(row, plan))
     best = max(near, key=lambda row: float(row["mfu_fraction"]), default=None)
     if best is None:
         return None
@@ -74,15 +77,12 @@ def published_below(plan: Plan, prediction: Prediction) -> BestRun | None:
     return best if peak and plan_flop_per_token(plan) * slowest_tokens_per_s / peak > best.mfu_fraction else None
 
 
-def _is_comparable(row: Mapping[str, str], plan: Plan, peak: float) -> bool:
-    """Whether a run trains a model of this kind and size, as long sequences, in products of this width on a part of
-    this peak.
-    """
+def _is_comparable(row: Mapping[str, str], plan: Plan) -> bool:
+    """Whether a run trains a model of this kind and size, as long sequences, in products of this width."""
     recipe, model = plan.recipe, plan.model
     return (
         row["adapter"] == recipe.adapter
         and (row["is_moe"] == "1") == model.is_moe
-        and abs(float(row["peak_flop_per_s"]) / peak - 1) < SAME_PEAK_FRACTION
         and row["precision"].startswith("fp8") == recipe.precision.startswith("fp8")
         and _is_within(int(row["num_active_params"]) / model.num_active_params, NEAR_SIZE_RATIO)
         and _is_within(int(row["seq_len"]) / recipe.seq_len, NEAR_LENGTH_RATIO)
